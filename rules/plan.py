@@ -1,0 +1,122 @@
+"""What is to be done and what it should cost: plans, predictions, findings, and the recommendation that holds them."""
+
+from typing import Any, Literal
+
+from msgspec import field
+
+from advisor.rules.errors import AdvisorError
+from advisor.rules.job import Job, Precision
+from advisor.rules.machine import Source, Value
+
+Strategy = Literal["single", "ddp", "fsdp", "hsdp"]
+Checkpointing = Literal["none", "full", "selective"]
+Severity = Literal["error", "warning", "info"]
+
+
+class Launcher(Value, frozen=True, kw_only=True):
+    """What torchrun and its processes are given besides the plan's environment."""
+
+    nproc_per_node: int = 1
+    device: Literal["cuda", "cpu"] = "cuda"
+    threads_per_rank: int | None = None  # OMP_NUM_THREADS; torchrun alone would set 1
+    numa_binding: Literal["node"] | None = None
+
+
+class Plan(Value, frozen=True, kw_only=True):
+    """All that the executor and the worker need. `gpus` lists one host's; each of `nodes` hosts uses the same."""
+
+    gpus: tuple[str, ...]
+    nodes: int = 1
+    strategy: Strategy
+    reshard_after_forward: bool = True  # fsdp and hsdp
+    shard_size: int = 1  # ranks that share one copy of the model states; 1 is no sharding
+    micro_batch: int | None = None  # samples per rank and forward; None leaves the batch to the script
+    accumulation: int = 1  # micro-batches per optimizer step
+    global_batch: int | None = None  # micro_batch x accumulation x ranks
+    precision: Precision | None = None  # None leaves it to the script
+    activation_checkpointing: Checkpointing = "none"
+    cpu_offload: bool = False
+    gradient_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"  # on the wire
+    bucket_cap_mb: float | None = None  # MiB; None is DDP's own default, 25 with a first bucket of 1
+    gradient_as_bucket_view: bool = True
+    static_graph: bool = False
+    env: dict[str, str] = field(default_factory=dict)
+    launcher: Launcher = Launcher()
+
+    @property
+    def ranks(self) -> int:
+        return len(self.gpus) * self.nodes
+
+    @property
+    def samples(self) -> int:
+        """Samples per rank and forward pass, for the models, which can't do without."""
+        if self.micro_batch is None:
+            raise AdvisorError("this plan leaves the batch to the script, so it has no cost", "give --global-batch")
+        return self.micro_batch
+
+
+class Memory(Value, frozen=True, kw_only=True):
+    """Peak bytes per GPU. `total` is what the driver shows; the parts without `context` are the allocator's peak."""
+
+    total: int
+    available: int
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    communication: int
+    context: int
+    host: int = 0  # bytes of host memory per rank, with CPU offload
+
+
+class Predicted(Value, frozen=True, kw_only=True):
+    """Cost of one whole optimizer step under a plan."""
+
+    step_seconds: float
+    step_seconds_range: tuple[float, float]
+    compute_seconds: float
+    communication_seconds: float
+    exposed_communication_seconds: float
+    samples_per_second: float
+    tokens_per_second: float
+    memory: Memory
+    source: Source
+
+
+class Candidate(Value, frozen=True, kw_only=True):
+    plan: Plan
+    predicted: Predicted
+    rejected: str | None = None  # the reason, with its number; None for the chosen plan and for ties
+
+
+class Finding(Value, frozen=True, kw_only=True):
+    """One thing worth saying about a machine, a script or a plan. `remedy` is something to type or to change."""
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    remedy: str
+    file: str | None = None
+    line: int | None = None
+
+
+class Assumption(Value, frozen=True, kw_only=True):
+    what: str
+    value: Any
+    why: str
+
+
+class Recommendation(Value, frozen=True, kw_only=True):
+    version: int = 1
+    verdict: Literal["fits", "does-not-fit"]
+    summary: str  # one sentence, with its numbers
+    job: Job
+    plan: Plan | None
+    predicted: Predicted | None
+    command: str
+    candidates: tuple[Candidate, ...]
+    findings: tuple[Finding, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()

@@ -1,0 +1,249 @@
+"""The choice: price every useful plan, take the fastest that fits, and say with a number why not the others."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from advisor.rules.catalog import RULES
+from advisor.rules.cost import Costs
+from advisor.rules.cpu_ranks import is_cpu
+from advisor.rules.device import ASSUMED_FLOPS, ASSUMED_MEMORY_BANDWIDTH
+from advisor.rules.errors import AdvisorError
+from advisor.rules.format import bandwidth, count, memory, percent, plural, seconds, seconds_range
+from advisor.rules.hardware import gpu_model
+from advisor.rules.job import Job
+from advisor.rules.links import ASSUMED_NVLINK_RATE, ASSUMED_PCIE, with_assumed_bandwidths
+from advisor.rules.machine import Machine
+from advisor.rules.memory import states
+from advisor.rules.plan import Assumption, Candidate, Checkpointing, Finding, Plan, Recommendation
+from advisor.rules.rule import Case, run_rules
+from advisor.rules.strategies import BUCKET_CAPS_MB, Group, Shape, micro_batches, plans, shapes, useful_groups
+
+TIE = 0.05  # plans nearer than this are equal: one configuration repeated on one machine differs by about 4 %
+BUCKET_GAIN = 0.03  # a bucket cap other than DDP's default must gain this much
+TRIED_MICRO_BATCHES = 3  # the largest that fit; smaller ones only add launches and transfers
+CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "full")
+SIMPLICITY = ("single", "ddp", "fsdp", "hsdp")
+
+
+def recommend(
+    job: Job,
+    machine: Machine,
+    *,
+    only: Sequence[str] = (),
+    gpus: int | None = None,
+    nodes: int | None = None,
+    assumptions: Sequence[Assumption] = (),
+) -> Recommendation:
+    """Choose a plan for the job on the machine, or say by how much nothing fits and what would.
+
+    `only` keeps the named strategies; `gpus` (per host) and `nodes` fix the group. Raises AdvisorError where the
+    machine lacks what is needed, or no group can split the global batch.
+    """
+    check_machine(machine, gpus, nodes)
+    machine, guesses = assume_missing(machine)
+    candidates = list(price(Costs(job, machine), only, gpus, nodes))
+    if not candidates:
+        raise AdvisorError(
+            f"a global batch of {job.global_batch} can't be split evenly over the ranks asked for",
+            "give a --global-batch that is a multiple of GPUs x nodes x micro-batch",
+        )
+    chosen = choose([c for c in candidates if fits(c)])
+    judged = tuple(sorted((judge(c, chosen) for c in candidates), key=_order))
+    plan = chosen.plan if chosen else None
+    predicted = chosen.predicted if chosen else None
+    case = Case(machine=machine, job=job, plan=plan, predicted=predicted, candidates=judged)
+    findings = run_rules(RULES, case)
+    return Recommendation(
+        verdict="fits" if chosen else "does-not-fit",
+        summary=summary_of(chosen) if chosen else shortfall(job, judged),
+        job=job,
+        plan=with_environment(plan, findings) if plan else None,
+        predicted=predicted,
+        command="advisor apply --plan plan.json train.py" if chosen else "",
+        candidates=judged,
+        findings=findings,
+        assumptions=(*assumptions, *guesses),
+    )
+
+
+def check_machine(machine: Machine, gpus: int | None, nodes: int | None) -> None:
+    """Raise an AdvisorError unless the machine has the GPUs asked for and says how much memory they have."""
+    check_group(machine, gpus, nodes)
+    if any(gpu.memory is None for gpu in machine.gpus):
+        raise AdvisorError(
+            f"{machine.source} does not say how much memory its GPUs have",
+            "add --gpu NAME (for example --gpu a10g) or --gpu-memory 24GB",
+        )
+
+
+def assume_missing(machine: Machine) -> tuple[Machine, tuple[Assumption, ...]]:
+    """Return the machine with what the models need and the source lacks, and what was assumed for it."""
+    guesses = []
+    known = with_assumed_bandwidths(machine)
+    if known != machine:
+        value = f"PCIe {bandwidth(ASSUMED_PCIE)}, {bandwidth(ASSUMED_NVLINK_RATE)} per NVLink"
+        guesses.append(Assumption(what="link bandwidths", value=value, why="the source names no GPU; add --gpu NAME"))
+    unnamed = [gpu for gpu in machine.gpus if not is_cpu(gpu) and (gpu.name is None or gpu_model(gpu.name) is None)]
+    if unnamed:
+        value = f"{ASSUMED_FLOPS / 1e12:.0f} TFLOP/s, {bandwidth(ASSUMED_MEMORY_BANDWIDTH)}"
+        why = f"no data sheet here is for {unnamed[0].name or 'a GPU without a name'}; add --gpu NAME"
+        guesses.append(Assumption(what="GPU speed", value=value, why=why))
+    return known, tuple(guesses)
+
+
+def check_group(machine: Machine, gpus: int | None, nodes: int | None) -> None:
+    """Raise an AdvisorError unless the machine has the GPUs and hosts asked for."""
+    if not machine.gpus:
+        raise AdvisorError(
+            "this machine has no GPU to plan for", "give --machine, for example --machine '8x h100 nvswitch'"
+        )
+    if gpus is not None and not 1 <= gpus <= len(machine.gpus):
+        raise AdvisorError(
+            f"--gpus {gpus}, but {machine.source} has {plural(len(machine.gpus), 'GPU')}",
+            f"give --gpus between 1 and {len(machine.gpus)}",
+        )
+    if nodes is not None and not 1 <= nodes <= machine.nodes:
+        raise AdvisorError(
+            f"--nodes {nodes}, but {machine.source} has {plural(machine.nodes, 'host')}",
+            f"give --nodes between 1 and {machine.nodes}",
+        )
+
+
+def price(costs: Costs, only: Sequence[str], gpus: int | None, nodes: int | None) -> Iterator[Candidate]:
+    """Yield the best plan of each strategy on each group of GPUs, or its smallest one where none fits."""
+    offload = "cpu-offload" in costs.job.allow
+    for group in useful_groups(costs.machine, gpus, nodes):
+        sizes = micro_batches(costs.job, group.ranks)
+        kinds = [*shapes(costs.machine, group, offload=False)]
+        if offload:
+            kinds += shapes(costs.machine, group, offload=True)
+        for shape in kinds if sizes else ():
+            if not only or shape.strategy in only:
+                yield best_of_shape(costs, group, shape, sizes)
+
+
+def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]) -> Candidate:
+    """Return the shape's fastest plan that fits, or its smallest where none does."""
+    fitting: list[Candidate] = []
+    smallest: Candidate | None = None
+    for checkpointing in CHECKPOINTING:
+        tried = 0
+        for plan in plans(costs.job, costs.machine, group, shape, sizes, checkpointing=checkpointing):
+            needed = costs.memory(plan)
+            last_resort = smallest is None or needed.total < smallest.predicted.memory.total
+            if needed.total > needed.available and (not last_resort or plan.micro_batch != sizes[-1]):
+                continue
+            candidate = Candidate(plan=plan, predicted=costs.predict(plan, needed))
+            if fits(candidate):
+                fitting.append(with_bucket(costs, candidate))
+                tried += 1
+            elif last_resort:
+                smallest = candidate
+            if tried == TRIED_MICRO_BATCHES:
+                break
+    if fitting:
+        return min(fitting, key=lambda c: c.predicted.step_seconds)
+    assert smallest is not None  # `sizes` is not empty, so its last size was priced
+    return smallest
+
+
+def with_bucket(costs: Costs, candidate: Candidate) -> Candidate:
+    """Return the DDP candidate with a larger bucket cap where the timeline gains enough by it, else as it is."""
+    if candidate.plan.strategy != "ddp":
+        return candidate
+    best = candidate
+    for cap in BUCKET_CAPS_MB:
+        plan = replace(candidate.plan, bucket_cap_mb=cap)
+        predicted = costs.predict(plan, candidate.predicted.memory)
+        if predicted.step_seconds < (1 - BUCKET_GAIN) * best.predicted.step_seconds:
+            best = Candidate(plan=plan, predicted=predicted)
+    return best
+
+
+def fits(candidate: Candidate) -> bool:
+    """Say whether GPU memory suffices, and is known."""
+    needed = candidate.predicted.memory
+    return needed.total <= needed.available
+
+
+def simplicity(plan: Plan) -> tuple[int, ...]:
+    """Order plans by what they ask of the user and the machine: ranks, strategy, recomputation, settings."""
+    return (
+        plan.ranks,
+        SIMPLICITY.index(plan.strategy),
+        plan.activation_checkpointing != "none",
+        plan.bucket_cap_mb is not None,
+        not plan.reshard_after_forward,
+        plan.accumulation,
+    )
+
+
+def choose(fitting: Sequence[Candidate]) -> Candidate | None:
+    """Return the fastest, or the simplest of those within `TIE` of it."""
+    if not fitting:
+        return None
+    fastest = min(c.predicted.step_seconds for c in fitting)
+    return min(
+        (c for c in fitting if c.predicted.step_seconds <= fastest * (1 + TIE)), key=lambda c: simplicity(c.plan)
+    )
+
+
+def judge(candidate: Candidate, chosen: Candidate | None) -> Candidate:
+    """Return the candidate with the reason that rejected it; ties name themselves so."""
+    needed = candidate.predicted.memory
+    if not fits(candidate):
+        return replace(
+            candidate, rejected=f"needs {memory(needed.total)} per GPU, {memory(needed.available)} available"
+        )
+    if chosen is None or candidate is chosen:
+        return candidate
+    mine, best = candidate.predicted, chosen.predicted
+    ratio = mine.step_seconds / best.step_seconds
+    if ratio <= 1 + TIE:
+        return replace(candidate, rejected=f"tie: within {percent(TIE)} of the plan, and less simple")
+    times = f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
+    reason = f"{times}x the step time: {seconds(mine.step_seconds)}"
+    if mine.exposed_communication_seconds >= 0.05 * mine.step_seconds:
+        reason += f", {seconds(mine.exposed_communication_seconds)} of it waiting for communication"
+    return replace(candidate, rejected=reason)
+
+
+def with_environment(plan: Plan, findings: Sequence[Finding]) -> Plan:
+    """Return the plan with the settings that findings carry as `facts["env"]`: none without a rule behind it."""
+    env: dict[str, str] = {}
+    for finding in findings:
+        env |= finding.facts.get("env", {})
+    return replace(plan, env=env)
+
+
+def summary_of(chosen: Candidate) -> str:
+    """Say in one sentence what was chosen and what it costs."""
+    plan, predicted = chosen.plan, chosen.predicted
+    where = plural(len(plan.gpus), "GPU" if plan.launcher.device == "cuda" else "CPU rank")
+    hosts = f" on each of {plural(plan.nodes, 'host')}" if plan.nodes > 1 else ""
+    needed = predicted.memory
+    return (
+        f"{plan.strategy.upper() if plan.strategy != 'single' else 'One process'} on {where}{hosts}: "
+        f"{memory(needed.total)} of {memory(needed.available)} per rank, "
+        f"{seconds(predicted.step_seconds)} per step ({seconds_range(*predicted.step_seconds_range)})"
+    )
+
+
+def shortfall(job: Job, candidates: Sequence[Candidate]) -> str:
+    """Say in one sentence by how much nothing fits, with the sum."""
+    least = min(candidates, key=lambda c: c.predicted.memory.total)
+    needed = least.predicted.memory
+    whole = states(job)
+    ranks = max(c.plan.shard_size for c in candidates)
+    shared = f", {memory(states(job, ranks).total)} on each of {ranks} fully sharded" if ranks > 1 else ""
+    return (
+        f"{count(job.trainable_params)} trained parameters with {job.optimizer} have {memory(whole.total)} of states"
+        f"{shared}; the smallest plan needs {memory(needed.total)} per rank, {memory(needed.available)} available"
+    )
+
+
+def _order(candidate: Candidate) -> tuple[int, float]:
+    reason = candidate.rejected
+    rank = 0 if reason is None else 1 if fits(candidate) else 2
+    return rank, candidate.predicted.step_seconds if rank < 2 else float(candidate.predicted.memory.total)

@@ -1,0 +1,24 @@
+"""The plan for a script whose job nobody described: all GPUs, the script's own batch and precision."""
+
+from advisor.rules.catalog import RULES
+from advisor.rules.machine import Machine
+from advisor.rules.plan import Plan
+from advisor.rules.recommend import check_group, with_environment
+from advisor.rules.rule import Case, run_rules
+from advisor.rules.strategies import Group, launcher_of
+from advisor.rules.topology import gpu_groups
+
+
+def script_plan(machine: Machine, gpus: int | None = None) -> Plan:
+    """Return DDP over all GPUs of one host, or over the best `gpus` of them; one process on one GPU.
+
+    Buckets stay as PyTorch has them: without a job there is no timeline to choose a size by.
+    """
+    check_group(machine, gpus, None)
+    everything = tuple(gpu.id for gpu in machine.gpus)
+    wanted = gpus or len(everything)
+    members = next((group for group in gpu_groups(machine) if len(group) == wanted), everything[:wanted])
+    plan = Plan(
+        gpus=members, strategy="single" if wanted == 1 else "ddp", launcher=launcher_of(machine, Group(members, 1))
+    )
+    return with_environment(plan, run_rules(RULES, Case(machine=machine, plan=plan)))

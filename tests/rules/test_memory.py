@@ -1,0 +1,106 @@
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.rules.job import Architecture, Job
+from advisor.rules.machine import Machine
+from advisor.rules.memory import block_activation_bytes, logits_bytes, memory_of, states
+from advisor.rules.plan import Plan
+from advisor.rules.remedies import remedies
+
+Jobs = Callable[..., Job]
+GPT = Architecture(layers=24, hidden=2048, heads=16, kv_heads=16, ffn=8192, vocab=50304, gated_mlp=False, rmsnorm=False)
+LLAMA = Architecture(layers=24, hidden=2048, heads=16, kv_heads=16, ffn=5504, vocab=32000, gated_mlp=True, rmsnorm=True)
+
+
+def sharded(shards: int, **fields: object) -> Plan:
+    given = {"micro_batch": 1, "global_batch": shards, "precision": "bf16-params", "strategy": "fsdp"} | fields
+    return Plan(gpus=tuple(f"GPU{i}" for i in range(shards)), shard_size=shards, **given)  # type: ignore[arg-type]
+
+
+def test_adamw_keeps_sixteen_bytes_per_parameter_and_sharding_divides_them(job: Jobs) -> None:
+    assert states(job(13e9)).total == pytest.approx(208e9)
+    assert states(job(13e9), shard_size=4).total == pytest.approx(52e9)
+
+
+def test_eight_bit_adam_and_adapters_keep_less(job: Jobs) -> None:
+    full = states(job(13e9)).total
+    assert states(job(13e9, optimizer="adamw-8bit")).total < 0.65 * full
+    adapters = states(job(13e9, trainable_params=60_000_000))
+    assert adapters.total == pytest.approx(2 * (13e9 - 60e6) + 16 * 60e6)
+    assert states(job(13e9, trainable_params=60_000_000, quantize="nf4")).total < 0.3 * adapters.total
+
+
+@pytest.mark.parametrize(
+    ("architecture", "precision", "per_hidden"),
+    [
+        (GPT, "bf16-params", 32),  # bytes per s b h and layer, as measured on fake tensors with PyTorch 2.13
+        (GPT, "bf16-autocast", 36),
+        (GPT, "fp32", 64),
+        (LLAMA, "bf16-params", 49.5),
+        (LLAMA, "bf16-autocast", 67.6),
+    ],
+)
+def test_a_block_keeps_what_was_measured(architecture: Architecture, precision: str, per_hidden: float) -> None:
+    found = block_activation_bytes(architecture, precision) / architecture.hidden
+    assert found == pytest.approx(per_hidden, rel=0.005)
+
+
+def test_a_large_vocabulary_makes_the_logits_the_peak(job: Jobs) -> None:
+    wide = Architecture(
+        layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=128256, gated_mlp=True, rmsnorm=True
+    )
+    plan = sharded(1, strategy="single", micro_batch=4, precision="bf16-autocast")
+    given = Job(params=10**9, trainable_params=10**9, architecture=wide, seq=2048, global_batch=4)
+    assert logits_bytes(given, plan) == pytest.approx(10 * 8192 * 128256)
+
+
+@given(st.integers(0, 9), st.integers(1, 8), st.sampled_from(["fsdp", "ddp"]), st.sampled_from(["none", "full"]))
+def test_more_sharding_ranks_never_need_more_memory_per_gpu(
+    doublings: int, micro_batch: int, strategy: str, checkpointing: str
+) -> None:
+    given = Job(params=1_400_000_000, trainable_params=1_400_000_000, architecture=GPT, seq=2048, global_batch=2**10)
+
+    def needed(shards: int) -> int:
+        fields = {"micro_batch": micro_batch, "activation_checkpointing": checkpointing}
+        return memory_of(given, sharded(shards, **fields), Machine()).total
+
+    assert needed(2 ** (doublings + 1)) <= needed(2**doublings)
+
+
+def test_checkpointing_and_smaller_micro_batches_need_less(job: Jobs) -> None:
+    whole = memory_of(job(1.3e9), sharded(4, micro_batch=4), Machine()).total
+    assert memory_of(job(1.3e9), sharded(4, micro_batch=4, activation_checkpointing="full"), Machine()).total < whole
+    assert memory_of(job(1.3e9), sharded(4, micro_batch=2), Machine()).total < whole
+
+
+def test_the_parts_without_context_are_the_allocators_peak(job: Jobs) -> None:
+    found = memory_of(job(1.3e9), sharded(4, micro_batch=4), Machine())
+    parts = found.parameters + found.gradients + found.optimizer + found.activations + found.logits
+    assert found.total == pytest.approx(parts + found.communication + found.context, abs=10)
+
+
+def test_offload_moves_the_states_to_the_host(job: Jobs) -> None:
+    found = memory_of(job(13e9), sharded(4, cpu_offload=True), Machine())
+    assert found.parameters == found.optimizer == found.gradients == 0
+    assert found.host == pytest.approx(52e9)
+
+
+def test_memory_in_use_is_not_available(nvswitch_server: Machine, job: Jobs) -> None:
+    from msgspec.structs import replace
+
+    used = replace(nvswitch_server.gpus[0], memory_used=40 * 10**9)
+    busy = replace(nvswitch_server, gpus=(used, *nvswitch_server.gpus[1:]))
+    plan = sharded(2)
+    free = memory_of(job(1.3e9), plan, nvswitch_server).available
+    assert memory_of(job(1.3e9), plan, busy).available == pytest.approx(free - 0.97 * 40e9, rel=1e-6)
+
+
+def test_remedies_say_what_would_fit_and_what_would_not(a10g_server: Machine, job: Jobs) -> None:
+    found = {remedy.option: remedy for remedy in remedies(job(13e9), a10g_server)}
+    assert found["--lora-rank 16 --quantize nf4"].fits
+    assert not found["--seq 1024"].fits
+    assert "208 GB of host memory" in found["--allow cpu-offload"].note
+    assert found[""].change.endswith("NVIDIA A10G, fully sharded")

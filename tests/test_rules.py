@@ -1,0 +1,72 @@
+"""Every rule has a complete page, a case where it fires and one where it is silent; each case lists all findings."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from advisor.probe.load import load_machine
+from advisor.rules import catalog
+from advisor.rules.catalog import RULES
+from advisor.rules.job import Job, assume_architecture
+from advisor.rules.machine import Machine
+from advisor.rules.plan import Finding
+from advisor.rules.recommend import recommend
+from advisor.rules.rule import Case, Rule, run_rules
+
+ROOT = Path(__file__).parents[1]
+CASES = sorted((ROOT / "fixtures" / "rules").glob("*/*.toml"))
+HEADINGS = ["What it finds", "Why it matters", "What to do", "Source"]
+
+
+def machine_of(case: dict[str, Any]) -> Machine:
+    stored = ROOT / "fixtures" / "machines" / f"{case['machine']}.json"
+    machine = load_machine(str(stored) if stored.exists() else case["machine"])
+    return replace(machine, environment=case.get("environment", {}))
+
+
+def job_of(given: dict[str, Any]) -> Job:
+    architecture, seq = assume_architecture(given["params"])
+    sizes = {name: given[name] for name in ("layers", "hidden", "vocab") if name in given}
+    params = int(given["params"])
+    return Job(
+        params=params,
+        trainable_params=params,
+        architecture=replace(architecture, **sizes),
+        seq=seq,
+        global_batch=given["global_batch"],
+    )
+
+
+def findings_of(case: dict[str, Any]) -> tuple[Finding, ...]:
+    machine = machine_of(case)
+    if "job" in case:
+        return recommend(job_of(case["job"]), machine).findings
+    return run_rules(RULES, Case(machine=machine))
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_case_has_exactly_the_findings_it_lists(path: Path) -> None:
+    case = tomllib.loads(path.read_text())
+    found = findings_of(case)
+    assert sorted(f"{finding.severity} {finding.code}" for finding in found) == case["expect"]
+    fired = path.parent.name in {finding.code for finding in found}
+    assert fired == path.name.startswith("fires-")
+    assert all(finding.message and finding.remedy for finding in found)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_rule_has_a_page_and_both_kinds_of_case(rule: Rule) -> None:
+    assert re.findall(r"^## (.+)$", rule.page, re.MULTILINE) == HEADINGS
+    assert rule.page.splitlines()[0].endswith(".")
+    kinds = {path.name.split("-")[0] for path in CASES if path.parent.name == rule.code}
+    assert kinds == {"fires", "silent"}
+
+
+def test_codes_and_names_are_unique_and_match_their_files() -> None:
+    assert len({rule.code for rule in RULES}) == len({rule.name for rule in RULES}) == len(RULES)
+    files = sorted(path.stem for path in Path(catalog.__path__[0]).glob("*.py") if path.stem != "__init__")
+    assert files == sorted(f"{rule.code.lower()}_{rule.name.replace('-', '_')}" for rule in RULES)
