@@ -1,0 +1,127 @@
+"""Describe this machine: ask each source in turn, then settle what stays unknown."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import structs
+
+from advisor.probe.environment import read_environment
+from advisor.probe.gpus import read_driver, read_gpus
+from advisor.probe.host import read_host
+from advisor.probe.nics import read_nics
+from advisor.probe.no_gpu import why_no_gpu
+from advisor.probe.nvidia_smi import read_matrix
+from advisor.probe.nvml_links import read_links
+from advisor.probe.settle import settle
+from advisor.probe.software import read_software
+from advisor.probe.sysfs import ROOT, numa_node
+from advisor.probe.visible import only_visible
+from advisor.rules.links import with_link_bandwidths
+from advisor.rules.machine import Gpu, Machine, Unknown, Value
+
+V = TypeVar("V", bound=Value)
+Source = Callable[[Machine, Path], Machine]  # adds facts, or says in `unknown` why it could not
+
+
+def probe_live(root: Path = ROOT) -> Machine:
+    """Describe the host that this process runs on, with the GPUs that it may use.
+
+    root: the folder above /proc, /sys and /dev.
+    """
+    machine = Machine()
+    for add in SOURCES:
+        machine = add(machine, root)
+    return with_link_bandwidths(settle(only_visible(machine)))
+
+
+def add_gpus(machine: Machine, root: Path) -> Machine:
+    """Add the GPUs that NVML lists; without any, say what is missing and what to do."""
+    gpus, unknown = read_gpus()
+    if not gpus:
+        reason = "; ".join(gap.why for gap in unknown) or "the driver sees none"
+        unknown = (Unknown(what="gpus", why=why_no_gpu(reason, root)),)
+    return _with(machine, unknown, gpus=gpus)
+
+
+def add_matrix(machine: Machine, _root: Path) -> Machine:
+    """Add the links and network cards of `nvidia-smi topo -m`, and what it tells of the GPUs that NVML does not."""
+    matrix, why = read_matrix()
+    if matrix is None:
+        return _with(machine, (Unknown(what="links", why=why),)) if machine.gpus else machine
+    told = {gpu.id: gpu for gpu in matrix.gpus}
+    gpus = tuple(_filled(gpu, told.get(gpu.id, gpu)) for gpu in machine.gpus) or matrix.gpus
+    here = {device.id for device in (*gpus, *matrix.nics)}
+    links = tuple(link for link in matrix.links if {link.a, link.b} <= here)
+    gaps = () if machine.gpus else _without_nvml(matrix.gpus, machine.unknown)
+    return _with(machine, matrix.unknown + gaps, gpus=gpus, nics=matrix.nics, links=links)
+
+
+def add_nvml_links(machine: Machine, _root: Path) -> Machine:
+    """Add the links between GPUs from NVML where there is no matrix."""
+    if machine.links or len(machine.gpus) < 2:
+        return machine
+    links, unknown = read_links(machine.gpus)
+    to_nics = Unknown(what="links to network cards", why="NVML does not tell them; `nvidia-smi topo -m` does")
+    return _with(machine, (*unknown, to_nics), links=links)
+
+
+def add_pci_nodes(machine: Machine, root: Path) -> Machine:
+    """Add the NUMA node of a GPU's slot where NVML does not tell it."""
+    slots = root / "sys/bus/pci/devices"
+    found = (Gpu(id=gpu.id, index=gpu.index, numa=numa_node(slots / (gpu.bus_id or "?"))) for gpu in machine.gpus)
+    return _with(machine, gpus=tuple(_filled(gpu, new) for gpu, new in zip(machine.gpus, found, strict=True)))
+
+
+def add_host(machine: Machine, root: Path) -> Machine:
+    host, unknown = read_host(root)
+    return _with(machine, unknown, host=host)
+
+
+def add_nics(machine: Machine, root: Path) -> Machine:
+    """Add what the kernel knows of the network cards, under the ids of the matrix, and the cards that it leaves out."""
+    ids = {nic.name or nic.id: nic.id for nic in machine.nics}
+    nics, unknown = read_nics(root, ids)
+    found = {nic.id: nic for nic in nics}
+    listed = tuple(_filled(nic, found.pop(nic.id, nic)) for nic in machine.nics)
+    return _with(machine, unknown, nics=(*listed, *found.values()))
+
+
+def add_software(machine: Machine, root: Path) -> Machine:
+    software, unknown = read_software(root=root)
+    driver, driver_unknown = read_driver(root)
+    return _with(machine, unknown + driver_unknown, software=_filled(software, driver))
+
+
+def add_environment(machine: Machine, root: Path) -> Machine:
+    values, files = read_environment(root=root)
+    return _with(machine, environment=values, environment_files=files)
+
+
+SOURCES: tuple[Source, ...] = (
+    add_gpus,
+    add_matrix,
+    add_nvml_links,
+    add_pci_nodes,
+    add_host,
+    add_nics,
+    add_software,
+    add_environment,
+)
+
+
+def _with(machine: Machine, unknown: tuple[Unknown, ...] = (), **facts: Any) -> Machine:
+    return structs.replace(machine, unknown=machine.unknown + unknown, **facts)
+
+
+def _filled(value: V, other: V) -> V:
+    """Take from `other` what `value` lacks."""
+    gaps = {name: new for name, new in structs.asdict(other).items() if getattr(value, name) is None}
+    return structs.replace(value, **gaps)
+
+
+def _without_nvml(gpus: tuple[Gpu, ...], unknown: tuple[Unknown, ...]) -> tuple[Unknown, ...]:
+    """Say why a GPU of which only the matrix tells has no name and no memory: for the reason that NVML gave."""
+    why = next(gap.why for gap in unknown if gap.what == "gpus")
+    fields = ("name", "memory", "memory_used", "compute_capability", "pcie", "uuid", "bus_id")
+    return tuple(Unknown(what=f"{gpu.id}.{field}", why=why) for gpu in gpus for field in fields)

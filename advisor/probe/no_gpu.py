@@ -1,0 +1,36 @@
+"""Explain why NVML shows no GPU, and what to do about it: no card, no driver, or a container that was given none."""
+
+from pathlib import Path
+
+from advisor.probe.host import in_container
+from advisor.probe.sysfs import ROOT, folders, read
+
+NVIDIA, AMD = "0x10de", "0x1002"  # PCI vendor numbers, https://pci-ids.ucw.cz
+DISPLAY = "0x03"  # PCI class: display controllers, 3D controllers among them
+ELSEWHERE = "to plan for another machine, give --machine"
+
+
+def why_no_gpu(reason: str, root: Path = ROOT) -> str:
+    """Put NVML's reason and what the PCI bus shows (`lspci -d 10de:`) into one sentence with a remedy."""
+    nvidia = _displays(root, NVIDIA)
+    if nvidia and in_container(root):
+        cards = _count(nvidia, "NVIDIA GPU")
+        return (
+            f"the host has {cards}, but this container has no access ({reason}); start it with `docker run --gpus all`"
+        )
+    if nvidia:
+        return (
+            f"there is {_count(nvidia, 'NVIDIA GPU')} on the PCI bus, but {reason}; install or load the NVIDIA driver"
+        )
+    if amd := _displays(root, AMD):
+        return f"{_count(amd, 'AMD GPU')} on the PCI bus: only NVIDIA GPUs are probed; {ELSEWHERE}"
+    return f"no NVIDIA GPU on the PCI bus ({reason}); {ELSEWHERE}"
+
+
+def _displays(root: Path, vendor: str) -> list[str]:
+    devices = folders(root / "sys/bus/pci/devices")
+    return [d.name for d in devices if read(d / "vendor") == vendor and (read(d / "class") or "").startswith(DISPLAY)]
+
+
+def _count(addresses: list[str], what: str) -> str:
+    return f"{len(addresses)} {what}{'s' if len(addresses) > 1 else ''} ({', '.join(addresses)})"

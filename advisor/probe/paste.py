@@ -1,0 +1,89 @@
+"""Take a pasted terminal text apart: escape codes, wraps, quotes and prefixes off, tokens with their places out."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}(?:;\d{1,2})*m")  # the second has lost its ESC
+_ODD = str.maketrans(
+    {"\xa0": " ", "\u202f": " ", "\u2007": " ", "\u2010": "-", "\u2011": "-", "\u2013": "-"}
+    | dict.fromkeys("|\u2502`", " ")
+    | {"\ufeff": None, "\u200b": None}
+)
+_RULE = re.compile(r"[-=+:\s]*[-=][-=+:\s]*")  # a line drawn between header and rows
+_CODES = r"NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|X"
+_NUMBER = r"\d{1,6}(?:-\d{1,6})?"
+_TOKEN = re.compile(
+    rf"""(?P<title>CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID)
+    |(?P<code>(?:{_CODES})(?=[\s\d,]|$|NV\d|PIX|PXB|PHB|NODE|SYS|SOC|X(?![A-Za-z])|N/A)(?!\s*=))
+    |(?P<device>(?:GPU|NIC)\d{{1,4}}(?![-.\d]|\s*:)
+        |mlx\d_\d+(?=mlx\d_)
+        |(?=[a-z0-9_]*\d)[a-z][a-z0-9]*(?:_[a-z0-9]+)*(?![-\w.:/@=]))
+    |(?P<value>N/A|{_NUMBER}(?:,\x20?{_NUMBER})*(?=[\s,]|$))
+    |(?P<other>[A-Za-z_]+|\S)""",
+    re.VERBOSE,
+)
+_LABEL = re.compile(r"\s*(?:GPU|NIC|[a-z]\w*_)\d")
+_NARROWEST_WRAP = 40  # columns
+
+Kind = Literal["title", "device", "code", "value", "other"]
+
+
+class Token(NamedTuple):
+    kind: Kind
+    text: str
+    line: int
+    column: int  # with tabs expanded to 8
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Return the tokens of a text in order, without what stands before the first device name of a line."""
+    tokens: list[Token] = []
+    for _, line in groupby(_scan(clean(text)), key=lambda token: token.line):
+        tokens += _from_first_device(list(line))
+    return tokens
+
+
+def clean(text: str) -> list[str]:
+    """Return the lines without escape codes, ruled lines and hard wraps; tabs become columns."""
+    plain = _ESCAPE.sub("", text.translate(_ODD))
+    lines = [line.expandtabs(8) for line in plain.splitlines() if not _RULE.fullmatch(line)]
+    return unwrap(lines)
+
+
+def unwrap(lines: Sequence[str]) -> list[str]:
+    """Join lines that a terminal broke at its width: full ones, where the next starts no row.
+
+    The width is the length of the longest line; it counts as one if several lines are just as long.
+    """
+    width = max(map(len, lines), default=0)
+    if width < _NARROWEST_WRAP or sum(len(line) == width for line in lines) < 2:
+        return list(lines)
+    joined: list[str] = []
+    broken = False
+    for line in lines:
+        if broken and line.strip() and not _LABEL.match(line):
+            joined[-1] += line
+        else:
+            joined.append(line)
+        broken = len(line) == width
+    return joined
+
+
+def _scan(lines: Sequence[str]) -> Iterator[Token]:
+    starts, at = [], 0
+    for line in lines:
+        starts.append(at)
+        at += len(line) + 1
+    for match in _TOKEN.finditer("\n".join(lines)):
+        number = bisect_right(starts, match.start()) - 1
+        kind: Kind = match.lastgroup  # type: ignore[assignment]
+        yield Token(kind, match.group(), number, match.start() - starts[number])
+
+
+def _from_first_device(line: Sequence[Token]) -> Sequence[Token]:
+    """Drop prompts, quotes, times and log prefixes; a line without a device name continues another and stays whole."""
+    first = next((index for index, token in enumerate(line) if token.kind == "device"), 0)
+    return line[first:]

@@ -1,0 +1,178 @@
+"""A stand-in for the `pynvml` module, the hardware edge of the probe."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
+
+from advisor.probe import nvml
+
+
+class NVMLError(Exception):
+    """An error as pynvml raises it: a number of nvmlReturn_t and its text."""
+
+    def __init__(self, value: int, text: str) -> None:
+        super().__init__(text)
+        self.value = value
+
+
+NOT_SUPPORTED = NVMLError(3, "Not Supported")
+
+
+class FakeNvml(ModuleType):
+    """Answers NVML calls from tables; what no table has is "not supported", as NVML says it.
+
+    `gpus`: for each GPU, function name -> answer, an error or a tuple of answers by link number.
+    `system`: the same for calls without a GPU. `pairs`: common ancestor by pair of indices.
+    """
+
+    NVMLError = NVMLError
+
+    def __init__(
+        self,
+        gpus: list[dict[str, Any]] | None = None,
+        system: dict[str, Any] | None = None,
+        pairs: dict[tuple[int, int], int] | None = None,
+    ) -> None:
+        super().__init__("pynvml")
+        self.gpus, self.pairs = gpus or [], pairs or {}
+        self.system = {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": len(self.gpus)} | (system or {})
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("nvml") or name in self.system.get("absent", ()):
+            raise AttributeError(name)
+
+        def call(*args: Any) -> Any:
+            self.calls.append(name)
+            return self._answer(name, args)
+
+        return call
+
+    def _answer(self, name: str, args: tuple[Any, ...]) -> Any:
+        if name == "nvmlDeviceGetTopologyCommonAncestor":
+            return self._given(self.pairs.get((args[0], args[1])))
+        if name == "nvmlDeviceGetHandleByIndex":
+            return self._given(self.gpus[args[0]].get(name, args[0]))
+        if name.startswith("nvmlDevice") and args:
+            answer = self.gpus[args[0]].get(name, NOT_SUPPORTED)
+            if "NvLink" in name and isinstance(answer, tuple):
+                return self._given(answer[args[1]] if args[1] < len(answer) else NOT_SUPPORTED)
+            return self._given(answer)
+        return self._given(self.system.get(name, NOT_SUPPORTED))
+
+    def _given(self, answer: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @classmethod
+    def from_capture(cls, text: str) -> "FakeNvml":
+        """Answer as a machine did whose calls were written down, one a line: `nvml-calls.txt`."""
+        gpus: list[dict[str, Any]] = []
+        pairs: dict[tuple[int, int], int] = {}
+        system: dict[str, Any] = {}
+        for line in text.splitlines():
+            words = line.split()
+            if words[0] == "driver":
+                system["nvmlSystemGetDriverVersion"] = words[1]
+                system["nvmlSystemGetCudaDriverVersion_v2"] = int(words[-1])
+            elif words[2:3] == ["common"]:
+                pairs[int(words[0]), int(words[1])] = int(words[3])
+            elif not line.startswith(" "):
+                gpus.append(_first_line(line))
+            elif words[0].startswith("nvmlDevice"):
+                gpus[-1][words[0]] = _value(line.split(maxsplit=1)[1])
+            elif words[0] == "link":
+                _add_link(gpus[-1], words)
+            elif words[0] == "fields":
+                _repeat_links(gpus[-1], _fields(line)[91])
+        return cls(gpus, system, pairs)
+
+
+def _first_line(line: str) -> dict[str, Any]:
+    found = re.match(r"\d+ (.+) (GPU-\S+) c_nvmlMemory_t\(total: (\d+) B, free: (\d+) B, used: (\d+) B\)", line)
+    assert found is not None, line
+    memory = SimpleNamespace(total=int(found[3]), free=int(found[4]), used=int(found[5]))
+    return {"nvmlDeviceGetName": found[1], "nvmlDeviceGetUUID": found[2], "nvmlDeviceGetMemoryInfo": memory}
+
+
+def _value(text: str) -> Any:
+    if text.startswith(("NVMLError", "TypeError")):
+        return NOT_SUPPORTED
+    if text.startswith("nvmlPciInfo_t"):
+        return pci(text.split("busId: ")[1].rstrip(")"))
+    return ast.literal_eval(text)
+
+
+def _add_link(gpu: dict[str, Any], words: list[str]) -> None:
+    state, remote, kind = int(words[2]), pci(words[4]), int(words[5])
+    for name, value in (("State", state), ("RemotePciInfo", remote), ("RemoteDeviceType", kind)):
+        gpu[f"nvmlDeviceGetNvLink{name}"] = (*gpu.get(f"nvmlDeviceGetNvLink{name}", ()), value)
+
+
+def _fields(line: str) -> dict[int, int]:
+    """Read the values of a line of NVML fields: fields [(number, error, value), ...]."""
+    return {number: value for number, _, value in ast.literal_eval(line.split(maxsplit=1)[1])}
+
+
+def _repeat_links(gpu: dict[str, Any], count: int) -> None:
+    """The capture holds the first links only, and their number (field 91); they are all alike."""
+    for name in [name for name in gpu if "NvLink" in name]:
+        gpu[name] = (*gpu[name], *(gpu[name][-1:] * (count - len(gpu[name]))))
+
+
+def pci(bus_id: str) -> SimpleNamespace:
+    return SimpleNamespace(busId=bus_id.encode())
+
+
+@pytest.fixture
+def use_nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a function that puts a fake in place of pynvml: its tables, or a FakeNvml."""
+
+    def use(fake: FakeNvml | None = None, **tables: Any) -> FakeNvml:
+        fake = fake or FakeNvml(**tables)
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        nvml.shutdown()
+        return fake
+
+    nvml.shutdown()
+    yield use
+    nvml.shutdown()
+
+
+@pytest.fixture
+def captured_nvml(use_nvml: Any) -> FakeNvml:
+    """NVML of the captured machine with two H200 in a VM."""
+    captures = Path(__file__).parents[2] / "fixtures/captures/2xh200"
+    return use_nvml(FakeNvml.from_capture((captures / "nvml-calls.txt").read_text()))
+
+
+@pytest.fixture
+def nvml_error() -> type[NVMLError]:
+    return NVMLError
+
+
+@pytest.fixture
+def nvml_pci() -> Any:
+    return pci
+
+
+class TextFile(SingleFileSnapshotExtension):
+    """One readable file for each snapshot."""
+
+    _write_mode = WriteMode.TEXT
+    file_extension = "txt"
+
+
+@pytest.fixture
+def page(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    """Compare a report with its stored text."""
+    return snapshot.use_extension(TextFile)
