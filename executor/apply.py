@@ -1,0 +1,115 @@
+"""Run a script under a plan: from the plan to the report. The one door to the executor."""
+
+import datetime
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from advisor.executor import report
+from advisor.executor.exit_status import script_exit
+from advisor.executor.folder import RunFolder, choose_folder, write_whole
+from advisor.executor.launch import Launch, plan_launch
+from advisor.executor.process import run
+from advisor.executor.records import RankRecord, read_ranks
+from advisor.executor.refuse import refuse
+from advisor.executor.script import read_script
+from advisor.rules.errors import AdvisorError
+from advisor.rules.machine import Machine
+from advisor.rules.observed import Observed
+from advisor.rules.plan import Plan, Predicted
+
+
+def dry_run(
+    plan: Plan, script: str, arguments: Sequence[str], *, run_dir: Path | None = None, machine: Machine | None = None
+) -> Launch:
+    """Return what `apply` would start; refuse what it would refuse."""
+    refuse(plan, read_script(script))
+    return plan_launch(plan, script, arguments, choose_folder(run_dir, script, _now()), machine=machine)
+
+
+def apply(
+    plan: Plan,
+    predicted: Predicted | Callable[[Observed], Predicted | None] | None,
+    script: str,
+    arguments: Sequence[str],
+    *,
+    run_dir: Path | None = None,
+    machine: Machine | None = None,
+) -> report.Run:
+    """Run `script`, spelt as the user typed it, and return what was measured, also written to report.json.
+
+    Rank 0 writes to our own streams; what torchrun itself says is kept in logs/torchrun.err. Raises AdvisorError if the
+    script can't be run as planned, and if torchrun ends before any process has started.
+    """
+    refuse(plan, read_script(script))
+    started = _now()
+    folder = choose_folder(run_dir, script, started)
+    launch = plan_launch(plan, script, arguments, folder, machine=machine)
+    folder.create()
+    write_whole(folder.plan, msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n")
+    clock = time.monotonic()
+    ended = run(launch, folder)
+    seconds = time.monotonic() - clock
+    records = read_ranks(folder.ranks)
+    torchrun_log = folder.torchrun_log.read_text(errors="replace")
+    if ended.torchrun != 0 and ended.signal is None and not records:
+        said = _last_line(torchrun_log) or "nothing"
+        raise AdvisorError(f"torchrun started no process: {said}", f"read all it said in {folder.torchrun_log}")
+    exit_code, failed_rank = script_exit(ended, torchrun_log, records)
+    if callable(predicted):
+        predicted = next((predicted(observed) for observed in map(observed_of, records) if observed), None)
+    ranks = tuple(map(report.rank_run, records))
+    step = max((rank.step for rank in ranks if rank.step), key=lambda step: step.median, default=None)
+    result = report.Run(
+        script=os.fspath(script),
+        arguments=tuple(arguments),
+        folder=str(folder.path),
+        started=started.isoformat(timespec="seconds"),
+        seconds=seconds,
+        exit_code=exit_code,
+        failed_rank=failed_rank,
+        failure=_last_words(folder, failed_rank),
+        plan=plan,
+        predicted=predicted,
+        step=step,
+        errors=report.compare(predicted, step, ranks),
+        ranks=ranks,
+        changes=report.changes(plan, records),
+        unknown=report.unknowns(ranks, records),
+    )
+    report.write_report(folder.report, result)
+    return result
+
+
+def observed_of(record: RankRecord) -> Observed | None:
+    """Return the model and batch that a rank saw in its first step."""
+    model = record.model
+    if model is None or not model.forwards:
+        return None
+    return Observed(
+        parameters=model.parameters,
+        trainable=model.trainable,
+        inputs=model.inputs,
+        autocast=model.autocast,
+        forwards_per_step=model.forwards,
+    )
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now().astimezone()
+
+
+def _last_words(folder: RunFolder, rank: int | None) -> str | None:
+    if rank is None:
+        return None
+    try:
+        return _last_line((folder.logs / f"{rank}.err").read_text(errors="replace"))
+    except OSError:
+        return None
+
+
+def _last_line(text: str) -> str | None:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), None)

@@ -1,0 +1,168 @@
+"""All that we change in the user's process: what DistributedDataParallel is given, and a hook after optimizer steps.
+
+Both wait until the script imports the module concerned, so that a script without torch starts as fast as ever.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Collection
+from types import ModuleType
+from typing import Any
+
+Act = Callable[[ModuleType], None]
+# The arguments of DDP that a plan sets, and the value by which a plan says that it asks for nothing.
+PLANNED = {"bucket_cap_mb": None, "gradient_as_bucket_view": False, "static_graph": False}
+
+
+def install(plan: dict[str, Any], recorder: Any) -> None:
+    """Have the plan's arguments given to DDP and the steps recorded, once the script imports torch."""
+    acts: dict[str, Act] = {
+        "torch.optim.optimizer": functools.partial(record_steps, recorder.step_ended),
+        "torch.nn.parallel.distributed": functools.partial(steer_ddp, plan, recorder),
+    }
+    for name in acts.keys() & sys.modules.keys():
+        acts.pop(name)(sys.modules[name])
+    if acts:
+        sys.meta_path.insert(0, _AfterImport(acts))
+
+
+def failing_open(act: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap an act of ours: if it fails it says so once, does nothing from then on, and training goes on."""
+    failed = False
+
+    @functools.wraps(act)
+    def guarded(*args: Any) -> Any:
+        nonlocal failed
+        if failed:
+            return None
+        try:
+            return act(*args)
+        except Exception as error:
+            failed = True
+            what = getattr(act, "__name__", "hook")
+            sys.stderr.write(f"advisor: {what} failed and is off from here on, training goes on: {error!r}\n")
+            return None
+
+    return guarded
+
+
+class _AfterImport:
+    """Finder that lets the other finders work and runs an act once a module of interest has been executed."""
+
+    def __init__(self, acts: dict[str, Act]) -> None:
+        self._acts = acts
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._acts:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is None or spec.loader is None:
+            return spec
+        act = self._acts.pop(name)
+        if not self._acts:
+            sys.meta_path.remove(self)
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # back to the method of its class
+            execute(module)
+            failing_open(act)(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def record_steps(step_ended: Callable[..., None], optimizer: Any) -> None:
+    hook = failing_open(step_ended)
+    # torch.compile reads this mark (torch._disable_dynamo sets it): the hook stays out of compiled optimizer steps.
+    hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    optimizer.register_optimizer_step_post_hook(hook)
+
+
+def steer_ddp(plan: dict[str, Any], recorder: Any, distributed: Any) -> None:
+    """Give each DistributedDataParallel that the script builds the plan's arguments, and look at the first one."""
+    ddp = distributed.DistributedDataParallel
+    build = ddp.__init__
+    signature = inspect.signature(build)
+
+    @failing_open
+    def settle_ddp_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            call = signature.bind(*args, **kwargs)
+        except TypeError:
+            return None  # DDP says it in its own words
+        recorder.note("ddp", **settle(call.arguments, plan, signature.parameters.keys()))
+        return call.args, call.kwargs
+
+    @functools.wraps(build)
+    def init(*args: Any, **kwargs: Any) -> None:
+        args, kwargs = settle_ddp_arguments(args, kwargs) or (args, kwargs)
+        build(*args, **kwargs)
+        observe(args[0])
+
+    @failing_open
+    def observe(model: Any) -> None:
+        if recorder.finish_observing is None:
+            recorder.finish_observing = observe_model(model, recorder.note)
+
+    ddp.__init__ = init
+
+
+def observe_model(model: Any, note: Callable[..., None]) -> Callable[[], None]:
+    """Look at the forward passes of the first step, and return what notes the model and its batch and stops looking.
+
+    From shapes alone a run can be predicted that nobody described.
+    """
+    torch = sys.modules["torch"]
+    seen: dict[str, Any] = {"forwards": 0}
+
+    @failing_open
+    def look(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled():
+            return  # an evaluation
+        seen["forwards"] += 1
+        if seen["forwards"] == 1:
+            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+            device = tensors[0].device.type if tensors else "cpu"
+            on = torch.is_autocast_enabled(device)
+            seen["inputs"] = [list(tensor.shape) for tensor in tensors]
+            seen["autocast"] = str(torch.get_autocast_dtype(device)).removeprefix("torch.") if on else None
+
+    handle = model.register_forward_pre_hook(look, with_kwargs=True)
+
+    @failing_open
+    def finish() -> None:
+        handle.remove()
+        parameters = dict(model.module.named_parameters())
+        trainable = sum(parameter.numel() for parameter in parameters.values() if parameter.requires_grad)
+        shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
+        note("model", parameters=shapes, trainable=trainable, **seen)
+
+    return finish
+
+
+def settle(arguments: dict[str, Any], plan: dict[str, Any], known: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Add the plan's arguments to those of a DDP call; return what was given, what it overrode and what was left alone.
+
+    The plan decides the bucket cap; of the flags it sets those that the script leaves unsaid.
+    """
+    given: dict[str, Any] = {}
+    overridden: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
+    for name, nothing in PLANNED.items():
+        planned, script = plan[name], arguments.get(name)
+        if planned in (nothing, script) or name not in known:
+            continue
+        if name == "bucket_cap_mb" and arguments.get("bucket_cap_mb_list"):
+            kept["bucket_cap_mb_list"] = list(arguments["bucket_cap_mb_list"])  # beside it DDP ignores the cap
+        elif script is None or name == "bucket_cap_mb":
+            given[name] = planned
+            if script is not None:
+                overridden[name] = script
+        else:
+            kept[name] = script
+    arguments.update(given)
+    return {"given": given, "overridden": overridden, "kept": kept}

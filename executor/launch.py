@@ -1,0 +1,81 @@
+"""From a plan to the exact command and environment. Nothing is started here: `--dry-run` prints what this returns."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from advisor.executor.folder import RunFolder
+from advisor.rules.errors import AdvisorError
+from advisor.rules.machine import Machine, Value
+from advisor.rules.plan import Plan
+
+WORKER = Path(__file__).parent / "bootstrap" / "worker.py"
+
+
+class Launch(Value, frozen=True, kw_only=True):
+    """A command, and the variables to set and to unset for it."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    unset: tuple[str, ...] = ()
+
+    def shell(self) -> str:
+        """Spell it as a line for a shell."""
+        unset = [word for name in self.unset for word in ("-u", name)]
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return shlex.join([*(["env", *unset] if unset else ["env"]), *variables, *self.argv])
+
+
+def plan_launch(
+    plan: Plan,
+    script: str,
+    arguments: Sequence[str],
+    folder: RunFolder,
+    *,
+    machine: Machine | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Launch:
+    """Build the torchrun command for a plan on one host.
+
+    `-P` keeps the user's folder off torchrun's own import path. A variable of the plan wins over the user's: it is
+    there for a reason that holds on this machine. OMP_NUM_THREADS is the user's where it is set, as with torchrun.
+    """
+    launcher = plan.launcher
+    options = ["--standalone", f"--nproc-per-node={launcher.nproc_per_node}", "--local-addr=127.0.0.1"]
+    options.append(f"--log-dir={folder.logs.absolute() / 'torchrun'}")
+    if launcher.numa_binding is not None and launcher.device == "cuda":  # without CUDA torchrun aborts
+        options.append(f"--numa-binding={launcher.numa_binding}")
+    environment = {"ADVISOR_PLAN": str(folder.plan.absolute())} | _visible_devices(plan, machine)
+    if launcher.threads_per_rank is not None and "OMP_NUM_THREADS" not in environ:
+        environment["OMP_NUM_THREADS"] = str(launcher.threads_per_rank)
+    return Launch(
+        argv=(sys.executable, "-P", "-m", "torch.distributed.run", *options, str(WORKER), script, *arguments),
+        environment=environment | plan.env,
+        unset=tuple(sorted(name for name in environ if name.startswith("PET_"))),  # torchrun's options by another way
+    )
+
+
+def _visible_devices(plan: Plan, machine: Machine | None) -> dict[str, str]:
+    """Show the processes the plan's GPUs only, by UUID where the machine tells it, else by number in PCI order."""
+    if plan.launcher.device == "cpu":
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    if machine is not None:
+        uuids = [machine.gpu(gpu).uuid for gpu in plan.gpus]
+        if all(uuids):
+            return {"CUDA_VISIBLE_DEVICES": ",".join(uuid for uuid in uuids if uuid)}
+        numbers = [str(machine.gpu(gpu).index) for gpu in plan.gpus]
+    else:
+        numbers = [_number(gpu) for gpu in plan.gpus]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(numbers)}
+
+
+def _number(gpu: str) -> str:
+    match = re.fullmatch(r"GPU(\d+)", gpu)
+    if match is None:
+        raise AdvisorError(
+            f"can't tell which device {gpu} is", 'name the GPUs of the plan "GPU0", "GPU1", as nvidia-smi counts'
+        )
+    return match[1]

@@ -1,0 +1,86 @@
+"""Scripts run by python alone, and under a plan through the executor's one door."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from advisor.executor.report import Run, read_report
+from advisor.rules.plan import Launcher, Plan
+
+SCRIPTS = Path(__file__).parents[2] / "fixtures" / "scripts"
+DRIVER = Path(__file__).with_name("drive_apply.py")
+SECONDS = 120  # far more than anything here takes
+
+
+@dataclass(frozen=True)
+class Result:
+    out: str
+    err: str
+    exit_code: int  # as a shell shows it
+
+
+class Scripts:
+    """Runs scripts of `fixtures/scripts`, in that folder. `folder` is where a run under a plan leaves its files."""
+
+    example = SCRIPTS.parents[1] / "examples" / "train_gpt.py"
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.folder = tmp_path / "run"
+        self._plan = tmp_path / "given-plan.json"
+
+    @staticmethod
+    def plan(ranks: int = 1, **fields: Any) -> Plan:
+        usual: dict[str, Any] = {
+            "gpus": tuple(f"CPU{i}" for i in range(ranks)),
+            "strategy": "single" if ranks == 1 else "ddp",
+            "micro_batch": 4,
+            "global_batch": 4 * ranks,
+            "precision": "fp32",
+            "launcher": Launcher(nproc_per_node=ranks, device="cpu", threads_per_rank=1),
+        }
+        return Plan(**usual | fields)
+
+    def start_alone(self, script: str, *arguments: str) -> subprocess.Popen[bytes]:
+        return self._start([sys.executable, "-u", script, *arguments])  # unbuffered, as torchrun starts it
+
+    def start_applied(
+        self, script: str, *arguments: str, plan: Plan | None = None, **streams: Any
+    ) -> subprocess.Popen[bytes]:
+        self._plan.write_bytes(msgspec.json.encode(plan or self.plan()))
+        return self._start(
+            [sys.executable, str(DRIVER), str(self._plan), str(self.folder), script, *arguments], **streams
+        )
+
+    def alone(self, script: str, *arguments: str) -> Result:
+        return self.finish(self.start_alone(script, *arguments))
+
+    def applied(self, script: str, *arguments: str, plan: Plan | None = None) -> Result:
+        return self.finish(self.start_applied(script, *arguments, plan=plan))
+
+    @staticmethod
+    def finish(process: subprocess.Popen[bytes]) -> Result:
+        out, err = process.communicate(timeout=SECONDS)
+        code = process.returncode
+        # Bytes that are no text must survive: latin-1 shows each of them.
+        return Result((out or b"").decode("latin-1"), (err or b"").decode("latin-1"), 128 - code if code < 0 else code)
+
+    def report(self) -> Run:
+        return read_report(self.folder / "report.json")
+
+    def log(self, name: str) -> str:
+        return (self.folder / "logs" / name).read_bytes().decode("latin-1")
+
+    @staticmethod
+    def _start(command: list[str], **streams: Any) -> subprocess.Popen[bytes]:
+        usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, cwd=SCRIPTS, **usual | streams)
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Scripts:
+    return Scripts(tmp_path)

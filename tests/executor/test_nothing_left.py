@@ -1,0 +1,45 @@
+"""However a run ends, no process of it stays behind."""
+
+import signal
+import subprocess
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def ready(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Wait until rank 0 waits; return all processes below ours."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_after_sigkill_of_the_launcher(scripts: Any) -> None:
+    process = scripts.start_applied("waits.py", plan=scripts.plan(ranks=2))
+    below = ready(process)
+    process.kill()
+    assert scripts.finish(process).exit_code == 137
+    assert len(below) == 3  # torchrun and two ranks
+    assert psutil.wait_procs(below, timeout=30)[1] == []
+
+
+def test_after_sigterm_also_what_the_script_started_in_a_session_of_its_own(scripts: Any) -> None:
+    process = scripts.start_applied("waits.py", "with helper")
+    below = ready(process)
+    process.terminate()
+    assert scripts.finish(process).exit_code == 143
+    assert len(below) == 3  # torchrun, the rank and its helper
+    assert psutil.wait_procs(below, timeout=1)[1] == []
+
+
+def test_a_second_ctrl_c_kills_a_script_that_ignores_the_first(scripts: Any) -> None:
+    process = scripts.start_applied("waits.py", "deaf")
+    below = ready(process)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == b"heard, and went on\n"
+    process.send_signal(signal.SIGINT)
+    assert scripts.finish(process).exit_code == 130
+    assert psutil.wait_procs(below, timeout=1)[1] == []
