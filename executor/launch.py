@@ -51,6 +51,9 @@ def plan_launch(
     environment = {"ADVISOR_PLAN": str(folder.plan.absolute())} | _visible_devices(plan, machine)
     if launcher.threads_per_rank is not None and "OMP_NUM_THREADS" not in environ:
         environment["OMP_NUM_THREADS"] = str(launcher.threads_per_rank)
+    if "NCCL_DEBUG" in plan.env and "NCCL_DEBUG_FILE" not in environ:
+        # NCCL would print its version, and warnings, into the script's stdout.
+        environment["NCCL_DEBUG_FILE"] = str(folder.logs.absolute() / "nccl.%h.%p")
     return Launch(
         argv=(sys.executable, "-P", "-m", "torch.distributed.run", *options, str(WORKER), script, *arguments),
         environment=environment | plan.env,

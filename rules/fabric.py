@@ -24,6 +24,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from msgspec import field
+from msgspec.structs import replace
 
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Link, Machine, Value
@@ -76,15 +77,17 @@ class _Inside(NamedTuple):
 def fabric_of(machine: Machine) -> Fabric:
     """Describe the links of all GPUs; collectives stay empty where a bandwidth is unknown or there is one rank only."""
     gpus = tuple(gpu.id for gpu in machine.gpus)
-    several = len(gpus) > 1
+    ring = best_ring(machine, gpus) if len(gpus) > 1 else None
     try:
         collectives = collectives_of(machine, gpus, nodes=machine.nodes) if len(gpus) * machine.nodes > 1 else {}
+        ring = ring and replace(ring, bandwidth=ring_bandwidth(machine, gpus))
     except AdvisorError:
         collectives = {}
+        ring = ring and replace(ring, bandwidth=None)
     return Fabric(
         islands=islands(machine),
         slowest_link=slowest_link(machine, gpus),
-        ring=best_ring(machine, gpus) if several else None,
+        ring=ring,
         collectives=collectives,
     )
 
@@ -116,6 +119,14 @@ def collectives_of(
         nvls=nvls_graph(speed, len(gpus), generation) if multicast else None,
     )
     return {op: _line(op, group) for op in OPS}
+
+
+def ring_bandwidth(machine: Machine, gpus: tuple[str, ...]) -> float:
+    """Return what a ring over GPUs of one host should move, bytes per second. Raises AdvisorError if it is unknown."""
+    links = _links(machine, gpus)
+    if any(link.kind == "host-memory" for link in links.values()):
+        return min(_known(link, link.bandwidth) for link in links.values())
+    return _inside(machine, gpus, 1).speed
 
 
 def collective_seconds(collective: Collective, op: Op, size_bytes: float, ranks: int) -> float:

@@ -194,7 +194,7 @@ def judge(candidate: Candidate, chosen: Candidate | None) -> Candidate:
     needed = candidate.predicted.memory
     if not fits(candidate):
         return replace(
-            candidate, rejected=f"needs {memory(needed.total)} per GPU, {memory(needed.available)} available"
+            candidate, rejected=f"needs {memory(needed.total)} per rank, {memory(needed.available)} available"
         )
     if chosen is None or candidate is chosen:
         return candidate

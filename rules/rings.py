@@ -14,7 +14,7 @@ Paths = dict[tuple[int, int], tuple[int, tuple[int, ...]]]  # (visited, last) ->
 
 class Ring(Value, frozen=True, kw_only=True):
     order: tuple[str, ...]
-    bandwidth: float | None = None  # bytes per second, one direction, of its slowest hop
+    bandwidth: float | None = None  # bytes per second, one direction, that NCCL's rings in this order should move
 
 
 def hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:

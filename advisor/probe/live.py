@@ -12,6 +12,7 @@ from advisor.probe.host import read_host
 from advisor.probe.nics import read_nics
 from advisor.probe.no_gpu import why_no_gpu
 from advisor.probe.nvidia_smi import read_matrix
+from advisor.probe.nvml import query
 from advisor.probe.nvml_links import read_links
 from advisor.probe.settle import settle
 from advisor.probe.software import read_software
@@ -51,9 +52,9 @@ def add_matrix(machine: Machine, _root: Path) -> Machine:
         return _with(machine, (Unknown(what="links", why=why),)) if machine.gpus else machine
     told = {gpu.id: gpu for gpu in matrix.gpus}
     gpus = tuple(_filled(gpu, told.get(gpu.id, gpu)) for gpu in machine.gpus) or matrix.gpus
-    here = {device.id for device in (*gpus, *matrix.nics)}
+    here = {gpu.id for gpu in gpus} | {nic.id for nic in matrix.nics}
     links = tuple(link for link in matrix.links if {link.a, link.b} <= here)
-    gaps = () if machine.gpus else _without_nvml(matrix.gpus, machine.unknown)
+    gaps = () if machine.gpus else _without_nvml(matrix.gpus)
     return _with(machine, matrix.unknown + gaps, gpus=gpus, nics=matrix.nics, links=links)
 
 
@@ -83,6 +84,9 @@ def add_nics(machine: Machine, root: Path) -> Machine:
     ids = {nic.name or nic.id: nic.id for nic in machine.nics}
     nics, unknown = read_nics(root, ids)
     found = {nic.id: nic for nic in nics}
+    why = "the link matrix names it, /sys/class/infiniband does not"
+    lost = [nic.id for nic in machine.nics if nic.id not in found]
+    unknown += tuple(Unknown(what=f"{nic}.{f}", why=why) for nic in lost for f in ("kind", "bandwidth", "numa"))
     listed = tuple(_filled(nic, found.pop(nic.id, nic)) for nic in machine.nics)
     return _with(machine, unknown, nics=(*listed, *found.values()))
 
@@ -120,8 +124,8 @@ def _filled(value: V, other: V) -> V:
     return structs.replace(value, **gaps)
 
 
-def _without_nvml(gpus: tuple[Gpu, ...], unknown: tuple[Unknown, ...]) -> tuple[Unknown, ...]:
-    """Say why a GPU of which only the matrix tells has no name and no memory: for the reason that NVML gave."""
-    why = next(gap.why for gap in unknown if gap.what == "gpus")
+def _without_nvml(gpus: tuple[Gpu, ...]) -> tuple[Unknown, ...]:
+    """Say why GPUs of which only the matrix tells have no name and no memory: for the reason that NVML gives."""
+    why = query("nvmlDeviceGetCount").why or "the driver does not list it"
     fields = ("name", "memory", "memory_used", "compute_capability", "pcie", "uuid", "bus_id")
     return tuple(Unknown(what=f"{gpu.id}.{field}", why=why) for gpu in gpus for field in fields)

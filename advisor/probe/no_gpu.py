@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from advisor.probe.host import in_container
+from advisor.probe.nvml import NO_LIBRARY
 from advisor.probe.sysfs import ROOT, folders, read
 
 NVIDIA, AMD = "0x10de", "0x1002"  # PCI vendor numbers, https://pci-ids.ucw.cz
@@ -13,18 +14,14 @@ ELSEWHERE = "to plan for another machine, give --machine"
 def why_no_gpu(reason: str, root: Path = ROOT) -> str:
     """Put NVML's reason and what the PCI bus shows (`lspci -d 10de:`) into one sentence with a remedy."""
     nvidia = _displays(root, NVIDIA)
-    if nvidia and in_container(root):
-        cards = _count(nvidia, "NVIDIA GPU")
-        return (
-            f"the host has {cards}, but this container has no access ({reason}); start it with `docker run --gpus all`"
-        )
+    if nvidia and reason == NO_LIBRARY:
+        remedy = "start the container with `docker run --gpus all`" if in_container(root) else "install the driver"
+        return f"{_count(nvidia, 'NVIDIA GPU')} on the PCI bus, but {reason}; {remedy}"
     if nvidia:
-        return (
-            f"there is {_count(nvidia, 'NVIDIA GPU')} on the PCI bus, but {reason}; install or load the NVIDIA driver"
-        )
+        return f"{_count(nvidia, 'NVIDIA GPU')} on the PCI bus, but {reason}"
     if amd := _displays(root, AMD):
         return f"{_count(amd, 'AMD GPU')} on the PCI bus: only NVIDIA GPUs are probed; {ELSEWHERE}"
-    return f"no NVIDIA GPU on the PCI bus ({reason}); {ELSEWHERE}"
+    return f"no NVIDIA GPU on the PCI bus, and {reason}; {ELSEWHERE}"
 
 
 def _displays(root: Path, vendor: str) -> list[str]:

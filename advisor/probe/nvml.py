@@ -17,11 +17,13 @@ class Answer(NamedTuple):
     why: str | None = None
 
 
+NO_LIBRARY = "libnvidia-ml.so.1, a part of the NVIDIA driver, is not installed"
+
 # What to do about the ways in which NVML fails to start, by its error numbers (nvml.h, nvmlReturn_t).
 START_ERRORS = {
     4: "no permission to use the NVIDIA driver; the user needs access to /dev/nvidiactl and /dev/nvidia*",
     9: "the NVIDIA kernel driver is not loaded; try `sudo modprobe nvidia`, and see `dmesg | grep -i nvrm`",
-    12: "libnvidia-ml.so.1, a part of the NVIDIA driver, is not installed",
+    12: NO_LIBRARY,
     18: "the NVIDIA driver was updated while the old one is still loaded; restart the machine or the container",
 }
 

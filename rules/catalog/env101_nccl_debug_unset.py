@@ -8,7 +8,8 @@ Without it a failing collective reports a bare error code. With WARN, NCCL print
 nothing else; NVIDIA calls WARN the minimum for production.
 
 ## What to do
-Nothing: the plan sets NCCL_DEBUG=WARN. A value of your own is kept.
+Nothing: the plan sets NCCL_DEBUG=WARN, and a run writes what NCCL says to logs/nccl.HOST.PID, so that the script's own
+output stays as it is. A value of your own is kept.
 
 ## Source
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug

@@ -59,7 +59,7 @@ def check(case: Case) -> Iterator[Finding]:
 def _words(remedy: Remedy) -> str:
     option = f" ({remedy.option})" if remedy.option else ""
     note = f"; {remedy.note}" if remedy.note else ""
-    return f"{remedy.change}{option}: {memory(remedy.needed)} per GPU{note}"
+    return f"{remedy.change}{option}: {memory(remedy.needed)} per rank{note}"
 
 
 def _row(remedy: Remedy) -> dict[str, object]:

@@ -36,7 +36,7 @@ def check(case: Case) -> Iterator[Finding]:
         code="MEM102",
         name="logits-are-the-peak",
         severity="info",
-        message=f"logits and loss take {memory(needed.logits)} of {memory(needed.total)} per GPU, {percent(share)}",
+        message=f"logits and loss take {memory(needed.logits)} of {memory(needed.total)} per rank, {percent(share)}",
         facts={"logits": needed.logits, "total": needed.total},
         remedy="compute the loss in chunks, or with a fused linear cross-entropy",
     )

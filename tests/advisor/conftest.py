@@ -1,9 +1,10 @@
-"""A stand-in for the `pynvml` module, the hardware edge of the probe."""
+"""Stand-ins for the hardware edge of the probe, a captured machine, and the stored pages of the reports."""
 
 import ast
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,6 +14,9 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from advisor.probe import nvml
+from advisor.probe.environment import STEERING
+
+CAPTURE = Path(__file__).parents[2] / "fixtures/captures/2xh200"  # what one machine's sources said
 
 
 class NVMLError(Exception):
@@ -151,8 +155,7 @@ def use_nvml(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.fixture
 def captured_nvml(use_nvml: Any) -> FakeNvml:
     """NVML of the captured machine with two H200 in a VM."""
-    captures = Path(__file__).parents[2] / "fixtures/captures/2xh200"
-    return use_nvml(FakeNvml.from_capture((captures / "nvml-calls.txt").read_text()))
+    return use_nvml(FakeNvml.from_capture((CAPTURE / "nvml-calls.txt").read_text()))
 
 
 @pytest.fixture
@@ -176,3 +179,43 @@ class TextFile(SingleFileSnapshotExtension):
 def page(snapshot: SnapshotAssertion) -> SnapshotAssertion:
     """Compare a report with its stored text."""
     return snapshot.use_extension(TextFile)
+
+
+@pytest.fixture
+def use_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that makes a shell script the `nvidia-smi` program, the only one on PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    def use(script: str) -> None:
+        program = tmp_path / "bin/nvidia-smi"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    return use
+
+
+@pytest.fixture
+def bare_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root folder with nothing in it, and no sign of the machine that the test runs on."""
+    for name in [name for name in os.environ if STEERING.fullmatch(name)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: SimpleNamespace(pw_dir=str(tmp_path / "home")))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))  # no nvidia-smi
+    return tmp_path
+
+
+@pytest.fixture
+def captured_host(
+    bare_host: Path, captured_nvml: FakeNvml, use_nvidia_smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The captured machine: /proc and /sys as a root folder, NVML, `nvidia-smi` and the Python packages."""
+    for block in (CAPTURE / "host.txt").read_text().split("== ")[1:]:
+        name, _, text = block.partition("\n")
+        file = bare_host / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=67108864, f_frsize=4096))  # its /dev/shm
+    monkeypatch.syspath_prepend(bare_host / "opt/site")
+    use_nvidia_smi(f"/bin/cat {CAPTURE / 'topo-m.txt'}")
+    return bare_host

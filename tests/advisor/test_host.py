@@ -7,6 +7,7 @@ import pytest
 from advisor.probe.host import in_container, read_host
 from advisor.probe.nics import read_nics
 from advisor.probe.no_gpu import why_no_gpu
+from advisor.probe.nvml import NO_LIBRARY
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /sys")
 
@@ -258,10 +259,14 @@ def pci(address: str, vendor: str, kind: str) -> dict[str, str]:
 
 def test_a_gpu_without_a_driver_is_told_apart_from_no_gpu(write) -> None:
     root = write({**pci("0000:3b:00.0", "0x10de", "0x030200"), **pci("0000:00:1f.0", "0x8086", "0x060100")})
-    why = why_no_gpu("the driver is not loaded", root)
+    why = why_no_gpu(NO_LIBRARY, root)
     assert "0000:3b:00.0" in why
-    assert "the driver is not loaded" in why
-    assert "docker" not in why
+    assert "install the driver" in why
+
+
+def test_a_reason_that_has_its_own_remedy_gets_no_other(write) -> None:
+    root = write({**pci("0000:3b:00.0", "0x10de", "0x030200"), ".dockerenv": ""})
+    assert why_no_gpu("try X", root).endswith("but try X")
 
 
 def test_nvidia_cards_that_are_no_gpus_do_not_count(write) -> None:
@@ -272,7 +277,7 @@ def test_nvidia_cards_that_are_no_gpus_do_not_count(write) -> None:
 def test_a_container_without_gpus_is_told_how_to_get_them(write) -> None:
     root = write({**pci("0000:3b:00.0", "0x10de", "0x030000"), ".dockerenv": ""})
     assert in_container(root)
-    assert "--gpus all" in why_no_gpu("no driver", root)
+    assert "--gpus all" in why_no_gpu(NO_LIBRARY, root)
 
 
 def test_an_amd_gpu_is_named_as_not_supported(write) -> None:

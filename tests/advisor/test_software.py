@@ -87,6 +87,7 @@ def test_only_variables_that_steer_training_are_kept(home: Path, tmp_path: Path)
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
         "OMP_NUM_THREADS": "8",
         "SLURM_CPUS_PER_TASK": "16",
+        "NCCL_VERSION": "secret",  # of images: what they were built with
         "SLURM_JOB_ACCOUNT": "secret",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "PATH": "/usr/bin",

@@ -1,0 +1,19 @@
+"""What a command gives back: `cli.main` prints it, nobody else does."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from advisor.rules.machine import Value
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Answer(NamedTuple):
+    """A stored value, and how to show it. The renderers import rich, so they run only when text is wanted."""
+
+    code: int
+    document: Value
+    report: "Callable[[], RenderableType]"
+    verdict: "Callable[[], RenderableType]"
+    to_stderr: bool = False  # where stdout belongs to the user's script

@@ -1,0 +1,75 @@
+"""Numbers as people type them, and options that several commands share."""
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import NoReturn
+
+from advisor.rules.errors import AdvisorError
+
+_COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_BYTES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises an AdvisorError instead of printing and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        raise AdvisorError(message, f"{self.prog} --help shows what it takes")
+
+
+def count(text: str) -> int:
+    """Read a count of things, at least one: 13e9, 13b, 350M, 4096."""
+    return int(_scaled(text, _COUNT, "a count such as 13e9, 13b or 350M"))
+
+
+def size(text: str) -> int:
+    """Read a size in bytes, at least one: 24GB is 24e9, 24GiB is 24 x 2^30."""
+    return int(_scaled(text.strip().rstrip("bB") or text, _BYTES, "a size such as 24GB or 40GiB"))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read a list of names separated by commas."""
+    return tuple(word for word in (part.strip() for part in text.split(",")) if word)
+
+
+def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
+    """Make a reader of comma-separated names that refuses the ones it does not know."""
+
+    def read(text: str) -> tuple[str, ...]:
+        for name in names(text):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return names(text)
+
+    return read
+
+
+def add_output(parser: argparse._ActionsContainer) -> None:
+    """Add the options that say how the answer is given."""
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write it to FILE: .json as --json, else the report")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print the verdict line only")
+
+
+def add_machine(parser: argparse._ActionsContainer) -> None:
+    """Add the options that say which machine is meant."""
+    parser.add_argument(
+        "--machine",
+        metavar="SOURCE",
+        help="a saved probe, `nvidia-smi topo -m` text, or words: '2x8 h100 nvswitch, ib 400' (default: this one)",
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="the GPU's name, where the source gives none: a10g, h100, 4090")
+    parser.add_argument("--gpu-memory", metavar="BYTES", type=size, help="memory of one GPU: 24GB, 80GiB")
+
+
+def _scaled(text: str, units: dict[str, float], wanted: str) -> float:
+    match = _NUMBER.fullmatch(text)
+    unit = match[2].lower() if match else ""
+    if match is None or unit not in units:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    number = float(match[1]) * units[unit]
+    if not 1 <= number <= 1e18:
+        raise argparse.ArgumentTypeError(f"{text!r} is out of range; give {wanted}, at least 1")
+    return number

@@ -1,0 +1,111 @@
+"""The command line: the only place that prints, and that turns an error into words and an exit code."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from advisor import __version__
+from advisor.answer import Answer
+from advisor.arguments import Parser
+from advisor.commands.apply import add_apply
+from advisor.commands.explain import add_explain
+from advisor.commands.probe import add_probe
+from advisor.commands.recommend import add_recommend
+from advisor.executor.folder import write_whole
+from advisor.rules.errors import AdvisorError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FAILURE = 2
+INTERRUPTED = 130  # as a shell reports Ctrl-C
+REPORT = "please report it with the output of ADVISOR_DEBUG=1"
+
+
+def build_parser() -> Parser:
+    """Build the parser of all commands."""
+    parser = Parser(
+        prog="advisor",
+        description="Reads a machine's GPU links and picks, explains and runs the strategy for PyTorch training.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"advisor {__version__}")
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=Parser
+    )
+    for add in (add_probe, add_recommend, add_apply, add_explain):
+        add(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = build_parser().parse_args(words)
+        args.again = shlex.join(["advisor", *words])
+        return show(args.run(args), args)
+    except AdvisorError as error:
+        if os.environ.get("ADVISOR_DEBUG"):
+            raise
+        print(f"advisor: {error.message}\n{error.hint}", file=sys.stderr)
+        return FAILURE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or python complains once more at exit
+        return FAILURE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as leaving:  # argparse after --help and --version
+        return leaving.code if isinstance(leaving.code, int) else 0
+    except Exception as error:
+        if os.environ.get("ADVISOR_DEBUG"):
+            raise
+        print(f"advisor: {type(error).__name__}: {error}\nthis is our fault; {REPORT}", file=sys.stderr)
+        return FAILURE
+
+
+def show(answer: Answer, args: argparse.Namespace) -> int:
+    """Write the answer where the options want it, and return its exit code."""
+    stream = sys.stderr if answer.to_stderr else sys.stdout
+    if args.output:
+        write(Path(args.output), answer)
+    if args.json:
+        stream.write(as_json(answer))
+    elif args.quiet:
+        stream.write(as_text(answer.verdict(), stream))
+    elif not args.output or answer.to_stderr:
+        stream.write(as_text(answer.report(), stream))
+    stream.flush()
+    return answer.code
+
+
+def as_json(answer: Answer) -> str:
+    """Spell the document as JSON, indented."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(answer.document), indent=2).decode() + "\n"
+
+
+def as_text(renderable: "RenderableType", stream: TextIO) -> str:
+    """Spell a report for a stream."""
+    from advisor.report.console import text_for
+
+    return text_for(stream, renderable)
+
+
+def write(path: Path, answer: Answer) -> None:
+    """Write the answer to a file, whole or not at all: JSON where the name ends in .json, else the report as text."""
+    from advisor.report.console import PIPE_WIDTH, render
+
+    json = path.suffix == ".json"
+    text = as_json(answer) if json else render(answer.report(), width=PIPE_WIDTH, colour=False)
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise AdvisorError(
+            f"can't write {path}: {error.strerror}", "give -o a file in a folder that you may write to"
+        ) from error

@@ -1,0 +1,137 @@
+"""`advisor apply SCRIPT`: run a training script under a plan, and say how well the prediction held."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from advisor.answer import Answer
+from advisor.arguments import add_machine, add_output, count, one_of
+from advisor.commands.machine import machine_of
+from advisor.commands.recommend import STRATEGIES, with_devices
+from advisor.rules.cost import Costs
+from advisor.rules.errors import AdvisorError
+from advisor.rules.machine import Machine
+from advisor.rules.observed import Observed, job_of, plan_as_run
+from advisor.rules.plan import Plan, Predicted, Recommendation
+from advisor.rules.recommend import assume_missing
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "apply",
+        help="run a training script under a plan",
+        usage="advisor apply [options] SCRIPT [arguments of the script]",
+        description="Everything after SCRIPT, --help and -- included, belongs to the script.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--plan", metavar="FILE", help="a plan, or what `advisor recommend -o FILE.json` wrote")
+    parser.add_argument("--gpus", type=count, metavar="N", help="GPUs to use; without a GPU, CPU processes with gloo")
+    parser.add_argument(
+        "--only", type=one_of(*STRATEGIES), default=(), metavar="STRATEGY,...", help="strategies allowed"
+    )
+    parser.add_argument("--run-dir", metavar="DIR", type=Path, help="folder of the run (default: advisor-runs/...)")
+    parser.add_argument("--dry-run", action="store_true", help="print the command and environment, start nothing")
+    add_machine(parser)
+    add_output(parser)
+    # PARSER takes the first word that is no option and all that follows, untouched; REMAINDER would lose a bare --.
+    parser.add_argument("command_line", metavar="SCRIPT", nargs=argparse.PARSER, help="the script and its arguments")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Run the script, or with --dry-run show how it would be run."""
+    from advisor.executor import apply as executor
+
+    script, *arguments = args.command_line
+    if args.machine is not None and not args.dry_run:
+        raise AdvisorError(
+            "--machine describes another machine; a script runs on this one", "add --dry-run, or leave it out"
+        )
+    machine = with_devices(machine_of(args), args.gpus)
+    plan, predicted = _plan(args, machine)
+    if args.only and plan.strategy not in args.only:
+        raise AdvisorError(
+            f"the plan's strategy is {plan.strategy}, not {' or '.join(args.only)}", "give another --plan or --only"
+        )
+    if args.dry_run:
+        launch = executor.dry_run(plan, script, arguments, run_dir=args.run_dir, machine=machine)
+
+        def command() -> "RenderableType":
+            from advisor.report.run import launch_report
+
+            return launch_report(launch)
+
+        return Answer(0, launch, command, command)
+    result = executor.apply(
+        plan, predicted or predictor(plan, machine), script, arguments, run_dir=args.run_dir, machine=machine
+    )
+
+    def report() -> "RenderableType":
+        from advisor.report.run import run_report
+
+        return run_report(result)
+
+    def verdict() -> "RenderableType":
+        from advisor.report.run import run_verdict
+
+        return run_verdict(result)
+
+    return Answer(result.exit_code, result, report, verdict, to_stderr=True)
+
+
+def predictor(plan: Plan, machine: Machine) -> Callable[[Observed], Predicted | None]:
+    """Return what predicts the plan for the model and batch that the script turns out to have."""
+
+    def predict(observed: Observed) -> Predicted | None:
+        job = job_of(observed, plan.ranks)
+        if job is None:
+            return None
+        known, _ = assume_missing(machine)
+        costs = Costs(job, known)
+        as_run = plan_as_run(plan, job, observed)
+        return costs.predict(as_run, costs.memory(as_run))
+
+    return predict
+
+
+def _plan(args: argparse.Namespace, machine: Machine) -> tuple[Plan, Predicted | None]:
+    """Read the plan that was given, with its prediction, or make the one for an undescribed job."""
+    from advisor.rules.script_plan import script_plan
+
+    if args.plan is None:
+        return script_plan(machine, args.gpus), None
+    plan, predicted = read_plan(args.plan)
+    if args.gpus is not None and args.gpus != len(plan.gpus):
+        raise AdvisorError(f"{args.plan} is for {len(plan.gpus)} GPUs, not {args.gpus}", "leave --gpus out")
+    missing = [gpu for gpu in plan.gpus if gpu not in {there.id for there in machine.gpus}]
+    if missing:
+        raise AdvisorError(
+            f"{args.plan} uses {', '.join(missing)}, which this machine does not have",
+            "plan for this machine: advisor recommend --params N -o plan.json",
+        )
+    return plan, predicted
+
+
+def read_plan(name: str) -> tuple[Plan, Predicted | None]:
+    """Read a plan, or the plan of a stored recommendation, from a JSON file."""
+    try:
+        content = Path(name).read_bytes()
+        fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        if "verdict" not in fields:
+            return msgspec.json.decode(content, type=Plan), None
+        recommendation = msgspec.json.decode(content, type=Recommendation)
+    except OSError as error:
+        raise AdvisorError(f"can't read {name}: {error.strerror}", "give --plan a file that exists") from error
+    except msgspec.MsgspecError as error:
+        hint = "make one with: advisor recommend --params N -o plan.json"
+        raise AdvisorError(f"{name} is no plan: {error}", hint) from error
+    if recommendation.plan is None:
+        raise AdvisorError(f"{name} holds no plan: the job does not fit", "recommend again with what the finding says")
+    return recommendation.plan, recommendation.predicted

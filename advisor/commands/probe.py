@@ -1,0 +1,45 @@
+"""`advisor probe`: what this machine is, and what is wrong with it."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from advisor.answer import Answer
+from advisor.arguments import add_machine, add_output
+from advisor.commands.machine import machine_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def add_probe(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser("probe", help="what this machine is: GPUs, links, islands", allow_abbrev=False)
+    add_machine(parser)
+    add_output(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Probe, and judge what needs no job."""
+    from advisor.probe.document import ProbeDocument
+    from advisor.rules.catalog import RULES
+    from advisor.rules.fabric import fabric_of
+    from advisor.rules.rule import Case, run_rules
+
+    machine = machine_of(args)
+    fabric = fabric_of(machine)
+    findings = run_rules(RULES, Case(machine=machine))
+    document = ProbeDocument(machine=machine, fabric=fabric, findings=findings)
+
+    def report() -> "RenderableType":
+        from advisor.report.machine import machine_report
+
+        return machine_report(machine, fabric, findings, again=args.again)
+
+    def verdict() -> "RenderableType":
+        from advisor.report.machine import machine_verdict
+
+        return machine_verdict(machine, fabric)
+
+    code = 1 if any(finding.severity == "error" for finding in findings) else 0
+    return Answer(code, document, report, verdict)

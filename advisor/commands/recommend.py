@@ -1,0 +1,69 @@
+"""`advisor recommend`: does it fit, what is the best plan, what would each alternative cost."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from advisor.answer import Answer
+from advisor.arguments import add_machine, add_output, count, one_of
+from advisor.commands.job import add_job, job_of
+from advisor.commands.machine import machine_of
+from advisor.rules.machine import Machine
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
+CPU_RANKS = 2  # processes on a machine without a GPU, as `apply` starts there
+
+
+def add_recommend(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = subparsers.add_parser(
+        "recommend", help="does a job fit, the best plan, what each alternative costs", allow_abbrev=False
+    )
+    add_job(parser)
+    group = parser.add_argument_group("the machine and the choice")
+    add_machine(group)
+    add_choice(group)
+    group.add_argument("--nodes", type=count, metavar="N", help="hosts to use, of several")
+    add_output(parser)
+    parser.set_defaults(run=run)
+
+
+def add_choice(parser: argparse._ActionsContainer) -> None:
+    """Add the options that narrow or widen the choice of plans."""
+    parser.add_argument("--gpus", type=count, metavar="N", help="GPUs per host; without a GPU, CPU processes")
+    parser.add_argument(
+        "--only", type=one_of(*STRATEGIES), default=(), metavar="STRATEGY,...", help=f"of {', '.join(STRATEGIES)}"
+    )
+    parser.add_argument(
+        "--allow", type=one_of("cpu-offload"), default=(), metavar="NAME,...", help="changes you permit: cpu-offload"
+    )
+
+
+def run(args: argparse.Namespace) -> Answer:
+    """Recommend a plan for the job that the options describe."""
+    from advisor.rules.recommend import recommend
+
+    machine = with_devices(machine_of(args), args.gpus)
+    job, assumptions = job_of(args, (args.gpus or len(machine.gpus)) * (args.nodes or machine.nodes))
+    answer = recommend(job, machine, only=args.only, gpus=args.gpus, nodes=args.nodes, assumptions=assumptions)
+
+    def report() -> "RenderableType":
+        from advisor.report.recommendation import recommendation_report
+
+        return recommendation_report(answer, machine, again=args.again)
+
+    def verdict() -> "RenderableType":
+        from advisor.report.recommendation import recommendation_verdict
+
+        return recommendation_verdict(answer)
+
+    return Answer(0 if answer.plan else 1, answer, report, verdict)
+
+
+def with_devices(machine: Machine, ranks: int | None) -> Machine:
+    """Return the machine, with CPU processes in the place of GPUs where it has none."""
+    from advisor.rules.cpu_ranks import cpu_stand_ins
+
+    return machine if machine.gpus else cpu_stand_ins(machine, ranks or CPU_RANKS)

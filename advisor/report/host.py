@@ -1,0 +1,64 @@
+"""Host and software as text, in a few lines."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+
+from advisor.report.layout import labelled, listed, section
+from advisor.rules.format import binary, memory, plural
+from advisor.rules.machine import Host, Machine, Software
+
+
+def host_section(machine: Machine) -> RenderableType | None:
+    """Describe the host in a few lines; None when nothing is known of it."""
+    rows: list[tuple[str, Sequence[str | None]]] = [
+        ("host", _host(machine.host)),
+        ("memory", _host_memory(machine.host)),
+        ("software", _software(machine.software)),
+        ("variables", [f"{name}={value}" for name, value in sorted(machine.environment.items())]),
+    ]
+    known = [(label, listed(parts)) for label, found in rows if (parts := [part for part in found if part])]
+    return section("Host" if machine.nodes == 1 else "Each host", labelled(known)) if known else None
+
+
+def _host(host: Host) -> list[str | None]:
+    return [
+        host.cpu,
+        plural(host.sockets, "socket") if host.sockets else None,
+        plural(host.cores, "core") if host.cores else None,
+        plural(host.cpus, "usable CPU") if host.cpus else None,
+        plural(host.numa_nodes, "NUMA node") if host.numa_nodes else None,
+        "virtual machine" if host.virtual else None,
+        host.os,
+    ]
+
+
+def host_in_short(host: Host) -> str:
+    """Name what a host without a GPU can train with."""
+    parts = [
+        plural(host.cpus, "CPU") if host.cpus else None,
+        f"{memory(host.memory)} memory" if host.memory else None,
+    ]
+    known = ", ".join(part for part in parts if part)
+    return f"{known}; training runs on the CPUs with gloo" if known else "nothing is known of the host either"
+
+
+def _host_memory(host: Host) -> list[str | None]:
+    free = f" ({memory(host.memory_available)} available)" if host.memory_available is not None else ""
+    locked = None if host.memlock is None else "unlimited" if host.memlock < 0 else binary(host.memlock)
+    return [
+        f"{memory(host.memory)}{free}" if host.memory is not None else None,
+        f"/dev/shm {binary(host.shm)}" if host.shm is not None else None,
+        f"locked memory {locked}" if locked else None,
+    ]
+
+
+def _software(software: Software) -> list[str | None]:
+    built = f" (CUDA {software.torch_cuda})" if software.torch_cuda else ""
+    newest = f" (CUDA up to {software.cuda_driver})" if software.cuda_driver else ""
+    return [
+        f"Python {software.python}" if software.python else None,
+        f"torch {software.torch}{built}" if software.torch else None,
+        f"NCCL {software.nccl}" if software.nccl else None,
+        f"driver {software.driver}{newest}" if software.driver else None,
+    ]
