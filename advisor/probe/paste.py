@@ -20,13 +20,15 @@ _TOKEN = re.compile(
     |(?P<code>(?:{_CODES})(?=[\s\d,]|$|NV\d|PIX|PXB|PHB|NODE|SYS|SOC|X(?![A-Za-z])|N/A)(?!\s*=))
     |(?P<device>(?:GPU|NIC)\d{{1,4}}(?![-.\d]|\s*:)
         |mlx\d_\d+(?=mlx\d_)
-        |(?=[a-z0-9_]*\d)[a-z][a-z0-9]*(?:_[a-z0-9]+)*(?![-\w.:/@=]))
+        |(?=[a-z0-9_]{{0,31}}\d)[a-z][a-z0-9_]{{0,31}}(?![-\w.:/@=]))
     |(?P<value>N/A|{_NUMBER}(?:,\x20?{_NUMBER})*(?=[\s,]|$))
-    |(?P<other>[A-Za-z_]+|\S)""",
+    |(?P<other>[A-Za-z_]\w*|[^\s\w]+|\S)""",
     re.VERBOSE,
 )
 _LABEL = re.compile(r"\s*(?:GPU|NIC|[a-z]\w*_)\d")
 _NARROWEST_WRAP = 40  # columns
+_FIRST_ROW = re.compile(r"\bGPU\d{1,4}\s+(?:X|NV\d|PIX|PXB|PHB|NODE|SYS|SOC)\b")
+_BEFORE, _AFTER = 20_000, 100_000  # characters kept around the first row of a long log; 8 GPUs and 40 NICs take 20 000
 
 Kind = Literal["title", "device", "code", "value", "other"]
 
@@ -47,7 +49,14 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def clean(text: str) -> list[str]:
-    """Return the lines without escape codes, ruled lines and hard wraps; tabs become columns."""
+    """Return the lines without escape codes, ruled lines and hard wraps; tabs become columns.
+
+    Of a long text only what lies around its first row is kept.
+    """
+    if len(text) > _BEFORE + _AFTER:
+        row = _FIRST_ROW.search(text)
+        start = max(0, row.start() - _BEFORE) if row else 0
+        text = text[start : start + _BEFORE + _AFTER]
     plain = _ESCAPE.sub("", text.translate(_ODD))
     lines = [line.expandtabs(8) for line in plain.splitlines() if not _RULE.fullmatch(line)]
     return unwrap(lines)

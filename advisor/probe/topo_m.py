@@ -250,6 +250,8 @@ def _numbers(cell: Token | None) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in cell.text.replace(" ", "").strip(",").split(","):
         first, _, last = part.partition("-")
+        if len(numbers) > MOST_CPUS:
+            break
         numbers += range(int(first), min(int(last or first), int(first) + MOST_CPUS) + 1)
     return tuple(numbers[:MOST_CPUS])
 

@@ -12,7 +12,7 @@ KNOWN = (
     (r"\x00", "it is a binary file", SAVE),
     (r"<system[\s>]|<graphs?[\s>]", "it is an NCCL topology or graph file, which is not read yet", SAVE),
     (r"\bLink \d+: ", "it is the output of `nvidia-smi nvlink`", SAVE),
-    (r"\b(?:CNS|GNS|TNS)\s+=|\bOK\s+= Status", "it is the output of `nvidia-smi topo -p2p`", SAVE),
+    (r"\b(?:CNS|GNS|TNS)\b|\bX\s+OK\b|\bOK\s+X\b", "it is the output of `nvidia-smi topo -p2p`", SAVE),
     (r"ROCm|rocm-smi|\bXGMI\b", "it is the output of `rocm-smi`, which is not read yet", "describe it: '8x mi300x'"),
     (r"NVSMI LOG|NVIDIA-SMI \d", "it is the output of `nvidia-smi` without `topo -m`", SAVE),
     (r"must be used in conjunction|Invalid combination|Unknown command|Usage:", "it is an error of nvidia-smi", SAVE),

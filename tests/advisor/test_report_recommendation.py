@@ -264,7 +264,7 @@ def test_a_bar_of_what_is_too_large_runs_past_the_limit() -> None:
 
 def test_a_candidate_that_does_not_fit_has_no_step_time() -> None:
     row = next(line for line in report(fitting()).splitlines() if " one process " in line)
-    assert row.split() == ["one process", "GPU0", "1x64", "217", "GB", "-", "-"]
+    assert row.split() == ["one", "process", "GPU0", "1x64", "217", "GB", "-", "-"]
 
 
 def test_a_tie_is_marked() -> None:
