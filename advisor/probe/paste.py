@@ -25,7 +25,7 @@ _TOKEN = re.compile(
     |(?P<other>[A-Za-z_]\w*|[^\s\w]+|\S)""",
     re.VERBOSE,
 )
-_LABEL = re.compile(r"\s*(?:GPU|NIC|[a-z]\w*_)\d")
+_ROW = re.compile(rf"(?:(?:GPU|NIC)\d+|[a-z]\w*\d)\s+(?:{_CODES})(?![A-Za-z])")
 _NARROWEST_WRAP = 40  # columns
 _FIRST_ROW = re.compile(r"\bGPU\d{1,4}\s+(?:X|NV\d|PIX|PXB|PHB|NODE|SYS|SOC)\b")
 _BEFORE, _AFTER = 20_000, 100_000  # characters kept around the first row of a long log; 8 GPUs and 40 NICs take 20 000
@@ -63,7 +63,7 @@ def clean(text: str) -> list[str]:
 
 
 def unwrap(lines: Sequence[str]) -> list[str]:
-    """Join lines that a terminal broke at its width: full ones, where the next starts no row.
+    """Join lines that a terminal broke at its width: full ones, where the next holds no start of a row.
 
     The width is the length of the longest line; it counts as one if several lines are just as long.
     """
@@ -73,7 +73,7 @@ def unwrap(lines: Sequence[str]) -> list[str]:
     joined: list[str] = []
     broken = False
     for line in lines:
-        if broken and line.strip() and not _LABEL.match(line):
+        if broken and line.strip() and not _ROW.search(line):
             joined[-1] += line
         else:
             joined.append(line)

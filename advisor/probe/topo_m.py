@@ -161,7 +161,7 @@ def place_cells(rows: Sequence[Row], header: Header) -> tuple[dict[tuple[str, st
     for row in rows:
         own = position[row.label.text]
         placed = _place(row, header, own)
-        if len(placed) < min(len(row.codes), len(columns)):
+        if len(placed) < (len(columns) if row.values else min(len(row.codes), len(columns))):
             lost.append(f"cells are missing inside the row of {row.label.text}; what could not be placed was left out")
         cells |= {(row.label.text, columns[at]): code for at, code in placed.items()}
     return cells, lost

@@ -1,0 +1,82 @@
+"""What `--machine` takes, and what it says about what it can't take."""
+
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from advisor.probe.document import ProbeDocument
+from advisor.probe.load import load_machine
+from advisor.rules.errors import AdvisorError
+
+MACHINES = Path(__file__).parents[2] / "fixtures" / "machines"
+MATRIX = "\tGPU0\tGPU1\nGPU0\tX\tPHB\nGPU1\tPHB\tX\n"
+
+
+@pytest.mark.parametrize("path", sorted(MACHINES.glob("*.json")), ids=lambda path: path.stem)
+def test_a_bundled_machine_reads_back_to_itself(path: Path, tmp_path: Path) -> None:
+    machine = load_machine(str(path))
+    copy = tmp_path / "machine.json"
+    copy.write_bytes(msgspec.json.encode(ProbeDocument(machine=machine)))
+    assert load_machine(str(copy)) == machine
+    assert machine.gpus[0].memory
+    assert all(link.bandwidth for link in machine.links if {link.a, link.b} <= {gpu.id for gpu in machine.gpus})
+
+
+def test_a_gpu_named_beside_the_source_fills_what_it_lacks(tmp_path: Path) -> None:
+    text = tmp_path / "topo.txt"
+    text.write_text(MATRIX)
+    machine = load_machine(str(text), gpu="a10g")
+    assert {gpu.name for gpu in machine.gpus} == {"NVIDIA A10G"}
+    assert machine.links[0].bandwidth
+    assert load_machine(str(text), gpu_memory=24 * 10**9).gpus[1].memory == 24 * 10**9
+
+
+def test_a_matrix_comes_through_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MATRIX.encode())))
+    assert len(load_machine("-").gpus) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"\x7fELF\x00\x01", "binary"),
+        (b'{"version": 1, "machine": {"gpus": [', "no whole JSON"),
+        (b'{"version": 1, "machine": {"gpus": [{"id": "GPU0", "index": 0, "memry": 1}]}}', "memry"),
+        (b'{"version": 7, "machine": {}}', "version 7"),
+        (b'{"machine": {}}', "version"),
+        (b'{"version": 1, "verdict": "fits"}', "a recommendation"),
+        (b'{"strategy": "ddp", "gpus": []}', "a plan"),
+        (b"[1, 2]", "no link matrix"),
+    ],
+)
+def test_a_file_that_holds_no_machine_is_named_with_what_is_wrong(content: bytes, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "given"
+    file.write_bytes(content)
+    with pytest.raises(AdvisorError, match=words) as error:
+        load_machine(str(file))
+    assert str(file) in error.value.message
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ("nowhere.json", {}, "no file"),
+        ("/", {}, "can't read"),
+        ("4x a10", {"gpu": "a10q"}, "a10q"),
+        ("4x a10g", {"gpu": "h100"}, "not a NVIDIA H100"),
+        ("4x a10g", {"gpu_memory": 80 * 10**9}, "not 80.0 GB"),
+    ],
+)
+def test_what_can_not_be_is_said(source: str, options: dict[str, object], words: str) -> None:
+    with pytest.raises(AdvisorError, match=words):
+        load_machine(source, **options)  # type: ignore[arg-type]
+
+
+def test_an_unknown_gpu_gets_near_names() -> None:
+    with pytest.raises(AdvisorError) as error:
+        load_machine("4x a10g", gpu="a10gg")
+    assert "a10g" in error.value.hint
