@@ -26,21 +26,24 @@ CODES = ("NV1", "NV4", "NV12", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS")
 
 
 def test_a_plain_matrix_is_read_whole() -> None:
-    assert TopoMatrix(
-        gpus=("GPU0", "GPU1", "GPU2"),
-        nics=("NIC0",),
-        links=(
-            ("GPU0", "GPU1", "NV12"),
-            ("GPU0", "GPU2", "SYS"),
-            ("GPU0", "NIC0", "PIX"),
-            ("GPU1", "GPU2", "NODE"),
-            ("GPU1", "NIC0", "SYS"),
-            ("GPU2", "NIC0", "PHB"),
-        ),
-        cpu_affinity={"GPU0": (0, 1, 2, 3, 8), "GPU1": (0, 1, 2, 3, 8), "GPU2": (4, 5, 6, 7)},
-        numa={"GPU0": 0, "GPU1": 0, "GPU2": 1},
-        gpu_numa_id={"GPU0": None, "GPU1": None, "GPU2": None},
-    ) == EXPECTED
+    assert (
+        TopoMatrix(
+            gpus=("GPU0", "GPU1", "GPU2"),
+            nics=("NIC0",),
+            links=(
+                ("GPU0", "GPU1", "NV12"),
+                ("GPU0", "GPU2", "SYS"),
+                ("GPU0", "NIC0", "PIX"),
+                ("GPU1", "GPU2", "NODE"),
+                ("GPU1", "NIC0", "SYS"),
+                ("GPU2", "NIC0", "PHB"),
+            ),
+            cpu_affinity={"GPU0": (0, 1, 2, 3, 8), "GPU1": (0, 1, 2, 3, 8), "GPU2": (4, 5, 6, 7)},
+            numa={"GPU0": 0, "GPU1": 0, "GPU2": 1},
+            gpu_numa_id={"GPU0": None, "GPU1": None, "GPU2": None},
+        )
+        == EXPECTED
+    )
 
 
 def expanded(text: str) -> str:
