@@ -35,10 +35,13 @@ class Costs:
         inner, outer, replicas = whole, whole, plan.ranks
         if plan.strategy == "hsdp":
             replicas = plan.ranks // plan.shard_size
-            island = plan.gpus[: plan.shard_size]
-            inner = self._group(island, 1, 1)
-            across = plan.gpus[:1] if plan.nodes > 1 else plan.gpus[:: plan.shard_size]
-            outer = self._group(across, plan.nodes, plan.shard_size)
+            per_host = len(plan.gpus)
+            if plan.nodes > 1:  # whole hosts share a copy; each GPU reduces with its like on the other hosts
+                inner = self._group(plan.gpus, plan.shard_size // per_host, 1)
+                outer = self._group(plan.gpus[:1], replicas, per_host)
+            else:
+                inner = self._group(plan.gpus[: plan.shard_size], 1, 1)
+                outer = self._group(plan.gpus[:: plan.shard_size], 1, plan.shard_size)
         shard = plan.shard_size
         return Transfers(
             gather=lambda size: collective_seconds(inner["all_gather"], "all_gather", size, shard),

@@ -60,23 +60,23 @@ def shapes(machine: Machine, group: Group, *, offload: bool) -> Iterator[Shape]:
     yield Shape("ddp")
     yield Shape("fsdp", ranks)
     yield Shape("fsdp", ranks, reshard_after_forward=False)
-    inner = hybrid_shard_size(machine, group)
-    if inner is not None:
+    for inner in hybrid_shard_sizes(machine, group):
         yield Shape("hsdp", inner)
         yield Shape("hsdp", inner, reshard_after_forward=False)
 
 
-def hybrid_shard_size(machine: Machine, group: Group) -> int | None:
-    """Return how many ranks share one copy under hybrid sharding: a host's, or an island's on one host.
+def hybrid_shard_sizes(machine: Machine, group: Group) -> list[int]:
+    """Return how many ranks may share one copy under hybrid sharding, with at least two copies in all.
 
-    None where there is no slower level to spare: one host that is one island, or islands of unequal size.
+    On several hosts those of 1, 2, 4, ... hosts; on one host those of an island. None where there is no slower level to
+    spare: one host that is one island, or islands of unequal size.
     """
     if group.nodes > 1:
-        return len(group.gpus) if len(group.gpus) > 1 else None
+        hosts = [2**k for k in range(group.nodes.bit_length()) if group.nodes % 2 ** (k + 1) == 0]
+        return [size for size in (len(group.gpus) * count for count in hosts or [1]) if 1 < size < group.ranks]
     members = set(group.gpus)
     inside = [len(members & set(island)) for island in islands(machine) if members & set(island)]
-    sizes = set(inside)
-    return inside[0] if len(inside) > 1 and len(sizes) == 1 and inside[0] > 1 else None
+    return inside[:1] if len(inside) > 1 and len(set(inside)) == 1 and inside[0] > 1 else []
 
 
 def island_order(machine: Machine, gpus: tuple[str, ...]) -> tuple[str, ...]:

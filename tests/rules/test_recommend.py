@@ -67,10 +67,18 @@ def test_every_rejection_has_a_number_and_the_pick_has_none(a10g_server: Machine
     assert all(any(c.isdigit() for c in candidate.rejected) for candidate in found.candidates if candidate.rejected)
 
 
-def test_several_hosts_shard_inside_a_host_when_the_network_is_slower(machine: Machines, job: Jobs) -> None:
+def test_many_hosts_keep_the_sharding_inside_one_or_a_few_of_them(machine: Machines, job: Jobs) -> None:
     found = recommend(job(7e9, global_batch=8 * 64), machine(8, "h100", "NV18", nodes=64))
     assert found.plan is not None
-    assert (found.plan.strategy, found.plan.shard_size, found.plan.nodes) == ("hsdp", 8, 64)
+    assert (found.plan.strategy, found.plan.nodes) == ("hsdp", 64)
+    assert found.plan.shard_size <= 32
+
+
+def test_a_copy_too_large_for_a_host_is_shared_by_a_few_hosts(machine: Machines, job: Jobs) -> None:
+    found = recommend(job(70e9, global_batch=8 * 1024), machine(8, "h100", "NV18", nodes=1024))
+    assert found.plan is not None
+    assert found.plan.strategy == "hsdp"
+    assert 8 < found.plan.shard_size <= 64
 
 
 def test_old_gpus_get_fp16_and_cpu_offload_only_on_request(machine: Machines, job: Jobs) -> None:
