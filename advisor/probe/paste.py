@@ -12,11 +12,12 @@ _ODD = str.maketrans(
     | dict.fromkeys("|\u2502`", " ")
     | {"\ufeff": None, "\u200b": None}
 )
-_RULE = re.compile(r"[-=+:\s]*[-=][-=+:\s]*")  # a line drawn between header and rows
 _CODES = r"NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|X"
 _NUMBER = r"\d{1,6}(?:-\d{1,6})?"
+_TITLES = {title.replace(" ", ""): title for title in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")}
+_TITLE = "|".join(r"\s+".join(r"\n?".join(word) for word in title.split()) for title in _TITLES.values())  # or broken
 _TOKEN = re.compile(
-    rf"""(?P<title>CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID)
+    rf"""(?P<title>{_TITLE})
     |(?P<code>(?:{_CODES})(?=[\s\d,]|$|NV\d|PIX|PXB|PHB|NODE|SYS|SOC|X(?![A-Za-z])|N/A)(?!\s*=))
     |(?P<device>(?:GPU|NIC)\d{{1,4}}(?![-.\d]|\s*:)
         |mlx\d_\d+(?=mlx\d_)
@@ -58,8 +59,13 @@ def clean(text: str) -> list[str]:
         start = max(0, row.start() - _BEFORE) if row else 0
         text = text[start : start + _BEFORE + _AFTER]
     plain = _ESCAPE.sub("", text.translate(_ODD))
-    lines = [line.expandtabs(8) for line in plain.splitlines() if not _RULE.fullmatch(line)]
+    lines = [line.expandtabs(8) for line in plain.splitlines() if not _is_ruled(line)]
     return unwrap(lines)
+
+
+def _is_ruled(line: str) -> bool:
+    """Say whether a line is drawn between header and rows, such as |---|:--:|, =====."""
+    return ("-" in line or "=" in line) and not line.strip("-=+: \t")
 
 
 def unwrap(lines: Sequence[str]) -> list[str]:
@@ -89,7 +95,8 @@ def _scan(lines: Sequence[str]) -> Iterator[Token]:
     for match in _TOKEN.finditer("\n".join(lines)):
         number = bisect_right(starts, match.start()) - 1
         kind: Kind = match.lastgroup  # type: ignore[assignment]
-        yield Token(kind, match.group(), number, match.start() - starts[number])
+        text = _TITLES["".join(match.group().split())] if kind == "title" else match.group()
+        yield Token(kind, text, number, match.start() - starts[number])
 
 
 def _from_first_device(line: Sequence[Token]) -> Sequence[Token]:

@@ -23,6 +23,7 @@ Numa = int | tuple[int, ...] | None
 CPU, NUMA, GPU_NUMA = "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"
 END_WORDS = ("Legend", "Where")  # nothing below is a row
 MOST_CPUS = 16384  # a longer list is no list of CPUs
+MOST_DEVICES = 512  # a longer header is no header
 _NIC_LEGEND = re.compile(r"\b(NIC\d+):[ \t]+([A-Za-z]\S*)")
 
 
@@ -91,7 +92,7 @@ def parse_topo_m(text: str) -> TopoMatrix:
         raise refusal(text)
     affinity: dict[str, dict[str, Token | None]] = {row.label.text: assign(row, header) for row in rows}
     gpus = tuple(name for name in columns if name.startswith("GPU"))
-    titles = [_title(token) for token in header.titles]
+    titles = [token.text for token in header.titles]
 
     def column(title: str) -> dict[str, Token | None] | None:
         if title not in titles:
@@ -123,7 +124,7 @@ def find_header(tokens: Sequence[Token]) -> Header | None:
         while run and not run[0].text.startswith("GPU"):
             del run[0]
         devices = [t for t in run if t.kind == "device"]
-        if len({t.text for t in devices}) == len(devices) > 0:
+        if 0 < len(devices) <= MOST_DEVICES and len({t.text for t in run}) == len(run):
             return Header(devices, [t for t in run if t.kind == "title"], index)
     return None
 
@@ -229,18 +230,14 @@ def assign(row: Row, header: Header) -> dict[str, Token | None]:
     else:
         chosen = titles[-len(values) :] if values[-1].text == "N/A" else titles[: len(values)]
     last = titles.index(chosen[-1])
-    cells: dict[str, Token | None] = {_title(title): None for title in titles[:last]}
-    return cells | {_title(title): value for title, value in zip(chosen, values, strict=True)}
+    cells: dict[str, Token | None] = {title.text: None for title in titles[:last]}
+    return cells | {title.text: value for title, value in zip(chosen, values, strict=True)}
 
 
 def _starts_row(tokens: Sequence[Token], index: int) -> bool:
     if tokens[index].kind != "device" or index + 1 == len(tokens):
         return False
     return tokens[index + 1].kind == "code"
-
-
-def _title(token: Token) -> str:
-    return " ".join(token.text.split())
 
 
 def _numbers(cell: Token | None) -> tuple[int, ...]:

@@ -15,7 +15,11 @@ KNOWN = (
     (r"\b(?:CNS|GNS|TNS)\b|\bX\s+OK\b|\bOK\s+X\b", "it is the output of `nvidia-smi topo -p2p`", SAVE),
     (r"ROCm|rocm-smi|\bXGMI\b", "it is the output of `rocm-smi`, which is not read yet", "describe it: '8x mi300x'"),
     (r"NVSMI LOG|NVIDIA-SMI \d", "it is the output of `nvidia-smi` without `topo -m`", SAVE),
-    (r"must be used in conjunction|Invalid combination|Unknown command|Usage:", "it is an error of nvidia-smi", SAVE),
+    (
+        r"must be used in conjunction|Invalid combination|Unknown command|Usage: nvidia-smi",
+        "it is an error of nvidia-smi",
+        SAVE,
+    ),
     (r"couldn't communicate with the NVIDIA driver|command not found", "nvidia-smi did not run there", SAVE),
     (r"\bGPU\d+\b", "it names GPUs, but no header line stands before rows of codes such as NV12 or SYS", SAVE),
 )

@@ -168,6 +168,16 @@ def test_a_machine_keeps_where_it_came_from_and_the_names_of_adapters() -> None:
     assert [link.kind for link in machine.links][:2] == ["nvlink", "inter-socket"]
 
 
+@pytest.mark.parametrize(
+    "header",
+    ["GPU0 GPU1 " + "CPU Affinity " * 40, " ".join(f"GPU{index}" for index in range(2000))],
+    ids=["titles that come again", "thousands of names"],
+)
+def test_a_header_that_no_machine_has_is_refused(header: str) -> None:
+    with pytest.raises(AdvisorError, match="no header line"):
+        parse_topo_m(f"{header}\nGPU0 X SYS {'1 ' * 20}\n")
+
+
 VOCABULARY = (
     "GPU0 GPU1 NIC0 mlx5_0 NV12 PIX X SYS NODE N/A 0-31 0,2 0-999999 Legend: = | # é \n \t CPU\x20Affinity "
     "NUMA\x20Affinity GPU\x20NUMA\x20ID [4m \x1b[0m NODENODE GPU0GPU1"

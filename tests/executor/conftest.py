@@ -1,5 +1,6 @@
 """Scripts run by python alone, and under a plan through the executor's one door."""
 
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,6 +16,12 @@ from advisor.rules.plan import Launcher, Plan
 SCRIPTS = Path(__file__).parents[2] / "fixtures" / "scripts"
 DRIVER = Path(__file__).with_name("drive_apply.py")
 SECONDS = 120  # far more than anything here takes
+
+
+def _heed_signals() -> None:
+    """Undo what a shell or nohup sets for jobs in the background: they would ignore Ctrl-C, and the tests send it."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Scripts:
     @staticmethod
     def _start(command: list[str], **streams: Any) -> subprocess.Popen[bytes]:
         usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, cwd=SCRIPTS, **usual | streams)
+        return subprocess.Popen(command, cwd=SCRIPTS, preexec_fn=_heed_signals, **usual | streams)  # noqa: PLW1509
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pty
 import signal
 import struct
 import termios
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def test_signal_reaches_the_script(scripts: Any, arguments: list[str], number: s
     for start in (scripts.start_alone, scripts.start_applied):
         process = start("waits.py", *arguments)
         assert process.stdout.readline() == b"ready\n"
+        time.sleep(1)  # so that the signal finds the script waiting, not still in `print`
         process.send_signal(number)
         results.append(scripts.finish(process))
     assert results[1] == results[0]
