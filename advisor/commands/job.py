@@ -4,6 +4,7 @@ import argparse
 import math
 
 from advisor.arguments import count
+from advisor.commands.hf_config import read_config
 from advisor.rules.errors import AdvisorError
 from advisor.rules.job import Architecture, Job, assume_architecture, check_job, count_params, lora_params
 from advisor.rules.plan import Assumption
@@ -22,6 +23,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--params", type=count, metavar="N", help="parameters: 13e9, 13b, 350M; a usual shape is assumed"
     )
+    group.add_argument("--config", metavar="FILE", help="a Hugging Face config.json of a decoder")
     group.add_argument(
         "--layers", type=count, metavar="N", help="blocks; with --hidden instead of, or beside, --params"
     )
@@ -82,10 +84,14 @@ def job_of(args: argparse.Namespace, ranks: int) -> tuple[Job, tuple[Assumption,
 
 def _architecture(args: argparse.Namespace, assumptions: list[Assumption]) -> tuple[Architecture, int]:
     given = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
+    if args.config:
+        return _configured(args, given, assumptions)
     if args.layers and args.hidden:
         return _explicit(args, assumptions)
     if args.params is None:
-        raise AdvisorError("the size of the model is not given", "add --params 13e9, or --layers N --hidden N")
+        raise AdvisorError(
+            "the size of the model is not given", "add --params 13e9, --config config.json, or --layers N --hidden N"
+        )
     arch, seq = assume_architecture(args.params)
     if given:
         missing = "--hidden" if args.layers else "--layers"
@@ -98,6 +104,21 @@ def _architecture(args: argparse.Namespace, assumptions: list[Assumption]) -> tu
     if args.seq is None:
         assumptions.append(Assumption(what="tokens per sample", value=seq, why="--seq was not given"))
     return arch, args.seq or seq
+
+
+def _configured(
+    args: argparse.Namespace, given: dict[str, int], assumptions: list[Assumption]
+) -> tuple[Architecture, int]:
+    """Take the architecture from a config file; a size given beside it would leave open which one holds."""
+    if given:
+        options = ", ".join(_option(name) for name in given)
+        raise AdvisorError(f"--config and {options} both give the architecture", "leave one of them out")
+    arch, longest = read_config(args.config)
+    if args.seq is not None:
+        return arch, args.seq
+    seq = min(longest or DEFAULT_SEQ, DEFAULT_SEQ)
+    assumptions.append(Assumption(what="tokens per sample", value=seq, why="--seq was not given"))
+    return arch, seq
 
 
 def _explicit(args: argparse.Namespace, assumptions: list[Assumption]) -> tuple[Architecture, int]:
