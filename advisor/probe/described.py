@@ -3,9 +3,10 @@
 Grammar: `[HOSTSx]GPUSx NAME [words], [words] ...` in any order after the name. Words:
 
     nvswitch            all GPUs of a host through NVSwitch (what modules since A100 have if nothing is said)
-    nvlink, mesh        every pair directly, the links shared evenly (what older modules have)
+    nvlink, mesh        every pair directly, the links shared evenly; 8 GPUs of a DGX-1 as the hybrid cube mesh (what
+                        older modules have); of cards: pairs
     pairs, bridge       bridges between GPU 0 and 1, 2 and 3, ...
-    pcieGxW, pcieG      PCIe generation and lanes of each GPU: pcie3x8, pcie4
+    pcieGxW, pcieG      PCIe generation and lanes of each GPU: pcie3x8, pcie4, 'pcie gen3 x8'
     switch              pairs of GPUs behind one PCIe switch
     N sockets           GPUs spread evenly over N sockets (default 1 up to 4 GPUs, else 2, unless NVSwitch)
     ib [Nx]RATE, roce [Nx]RATE, efa [Nx]RATE, ethernet [Nx]RATE
@@ -29,9 +30,22 @@ from advisor.rules.machine import Gpu, Host, Link, Machine, Nic, Pcie, Unknown
 EXAMPLES = "examples: '4x a10g pcie3x8', '2x8 h100 nvswitch, ib 8x400', '8x 4090 pcie4, 2 sockets'"
 MOST_GPUS, MOST_NODES, MOST_NICS = 64, 100_000, 64
 
-_START = re.compile(r"\s*(?:(\d{1,6})x)?(\d{1,6})x?\s+(\S.*)", re.IGNORECASE | re.DOTALL)
+_START = re.compile(r"\s*(?:(\d{1,6})x)?(\d{1,6})(?:\s*x\s*|\s+)([a-z0-9].*)", re.IGNORECASE | re.DOTALL)
+_FILE_NAME = re.compile(r".*/.*|.*\.[a-z]{2,5}\s*", re.IGNORECASE | re.DOTALL)
 _NetworkKind = Literal["infiniband", "roce", "efa", "ethernet"]
 _NETWORKS: dict[str, _NetworkKind] = {"ib": "infiniband", "roce": "roce", "efa": "efa", "ethernet": "ethernet"}
+_SPELLINGS = (  # as people write it, as the grammar has it
+    (r"\bpcie\s*(?:gen|g)\s*(?=[1-6])", "pcie"),
+    (r"\b(pcie[1-6])\s*x\s*(?=\d)", r"\1x"),
+    (r"\b(ib|roce|efa|ethernet)\s*((?:\d+x)?\d+)(?:g|gb|gbit|gbps|gb/s)?(?=[\s,;]|$)", r"\1 \2"),
+)
+
+# NVLinks between the 8 GPUs of a DGX-1 with V100; with P100 one link each. `nvidia-smi topo -m` of such machines.
+_CUBE_MESH = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2,
+    (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+    (0, 4): 2, (1, 5): 2, (2, 6): 1, (3, 7): 1,
+}  # fmt: skip
 _RAM = {"g": 1e9, "gb": 1e9, "gib": 2.0**30, "t": 1e12, "tb": 1e12, "tib": 2.0**40}
 
 
@@ -52,7 +66,7 @@ class _Words(Struct):
 
 def looks_described(text: str) -> bool:
     """Say whether a text begins like a description: a number of GPUs, then a word."""
-    return _START.fullmatch(text) is not None and "/" not in text
+    return _START.fullmatch(text) is not None and not _FILE_NAME.fullmatch(text)
 
 
 def machine_from_description(text: str) -> Machine:
@@ -66,11 +80,12 @@ def machine_from_description(text: str) -> Machine:
     nodes, count = int(start[1] or 1), int(start[2])
     if not (1 <= count <= MOST_GPUS and 1 <= nodes <= MOST_NODES):
         raise AdvisorError(f"{nodes} hosts of {count} GPUs are more than can be described", EXAMPLES)
-    model, rest = _name(start[3])
+    model, rest = _name(_spelled(start[3]))
     words = _read_words(rest, text)
-    _check(words, model, count)
     fabric_given = words.fabric is not None
-    words.fabric = words.fabric or _usual_fabric(model)
+    usual = _usual_fabric(model, count)
+    words.fabric = "pairs" if words.fabric == "mesh" and usual is None else words.fabric or usual
+    _check(words, model, count)
     gpus = tuple(_gpu(index, model, words) for index in range(count))
     sockets = words.sockets or (1 if count <= 4 or words.fabric == "nvswitch" else 2)
     code = _codes(words, model, count, sockets)
@@ -91,6 +106,12 @@ def machine_from_description(text: str) -> Machine:
         unknown=tuple(_left_open(words, nodes, sockets, fabric_given=fabric_given)),
         source=f"description: {text.strip()}",
     )
+
+
+def _spelled(text: str) -> str:
+    for pattern, spelling in _SPELLINGS:
+        text = re.sub(pattern, spelling, text, flags=re.IGNORECASE)
+    return text
 
 
 def _name(text: str) -> tuple[GpuModel, list[str]]:
@@ -138,6 +159,8 @@ def _read_words(words: list[str], text: str) -> _Words:
 def _check(words: _Words, model: GpuModel, count: int) -> None:
     if words.fabric and not model.nvlink_links:
         raise AdvisorError(f"{model.name} has no NVLink", f"describe its PCIe links; {EXAMPLES}")
+    if words.fabric == "mesh" and count - 1 > model.nvlink_links and not _is_cube(model, count):
+        raise AdvisorError(f"{model.nvlink_links} NVLinks don't join a GPU with {count - 1} others", "say nvswitch")
     if words.sockets is not None and not 1 <= words.sockets <= count:
         raise AdvisorError(
             f"{count} GPUs on {words.sockets} sockets", "give a number of sockets up to that of the GPUs"
@@ -146,11 +169,17 @@ def _check(words: _Words, model: GpuModel, count: int) -> None:
         raise AdvisorError("that network is more than can be described", EXAMPLES)
 
 
-def _usual_fabric(model: GpuModel) -> Literal["nvswitch", "mesh"] | None:
+def _usual_fabric(model: GpuModel, count: int) -> Literal["nvswitch", "mesh"] | None:
     """Return how hosts of a GPU on a module are wired; None for cards, which have bridges only if said so."""
-    if model.nvlink_links < 6 or {"pcie", "nvl"} & set(model.key.split("-")):
+    kind = set(model.key.split("-"))
+    if not model.nvlink_links or kind & {"pcie", "nvl"} or (model.nvlink_links < 6 and "sxm" not in kind):
         return None
-    return "nvswitch" if float(model.compute_capability or 0) >= 8.0 else "mesh"
+    joined = _is_cube(model, count) or count - 1 <= model.nvlink_links
+    return "mesh" if joined and float(model.compute_capability or 0) < 8.0 else "nvswitch"
+
+
+def _is_cube(model: GpuModel, count: int) -> bool:
+    return count == 8 and model.nvlink_links in (4, 6)
 
 
 def _gpu(index: int, model: GpuModel, words: _Words) -> Gpu:
@@ -168,15 +197,17 @@ def _gpu(index: int, model: GpuModel, words: _Words) -> Gpu:
 def _codes(words: _Words, model: GpuModel, count: int, sockets: int) -> Callable[[int, int], str]:
     """Return what nvidia-smi would print between two GPUs."""
     links = model.nvlink_links
-    through_mesh = max(1, links // (count - 1)) if count > 1 else links
+    through_mesh = links // (count - 1) if count > 1 else links
 
     def code(a: int, b: int) -> str:
         if not links and model.link_rate:  # AMD: every pair over Infinity Fabric
             return "XGMI"
         if words.fabric == "nvswitch":
             return f"NV{links}"
-        if words.fabric == "mesh":
+        if words.fabric == "mesh" and not _is_cube(model, count):
             return f"NV{through_mesh}"
+        if words.fabric == "mesh" and (a, b) in _CUBE_MESH:
+            return f"NV{_CUBE_MESH[a, b] if links == 6 else 1}"
         if words.fabric == "pairs" and a // 2 == b // 2:
             return f"NV{links}"
         if a * sockets // count != b * sockets // count:

@@ -26,7 +26,9 @@ def read_document(content: bytes, name: str) -> Machine:
     try:
         fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     except msgspec.DecodeError as error:
-        raise AdvisorError(f"{name} is no whole JSON object: {error}", save) from error
+        last_line = len(content.splitlines())
+        end = f", at the end of line {last_line}" if "truncated" in str(error) else ""
+        raise AdvisorError(f"{name} is no whole JSON object: {error}{end}", save) from error
     if "machine" not in fields:
         what = "a recommendation" if "verdict" in fields else "a plan" if "strategy" in fields else "another document"
         raise AdvisorError(f"{name} holds {what}, not a machine", save)

@@ -2,6 +2,7 @@
 
 import difflib
 import sys
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -39,12 +40,15 @@ def _load(source: str) -> Machine:
         raise AdvisorError(f"there is no file {source}", hint)
     content = _read(source)
     name = "standard input" if source == "-" else source
-    if content.lstrip()[:1] == b"{":
-        return read_document(content, name)
+    if content.removeprefix(BOM_UTF8).lstrip()[:1] == b"{":
+        return read_document(content.removeprefix(BOM_UTF8), name)
+    # Windows PowerShell writes what `>` redirects as UTF-16
+    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8"
     try:
-        return machine_from_topo_m(content.decode(errors="replace"), name)
+        machine = machine_from_topo_m(content.decode(encoding, errors="replace"), name)
     except AdvisorError as error:
         raise AdvisorError(f"{name}: {error.message}", error.hint) from error
+    return replace(machine, gpus=tuple(_by_data_sheet(gpu) for gpu in machine.gpus))
 
 
 def _read(source: str) -> bytes:
@@ -80,6 +84,12 @@ def with_gpu(machine: Machine, model: GpuModel) -> Machine:
                 f"{machine.source} says that {gpu.id} is a {gpu.name}, not a {model.name}", "leave --gpu out"
             )
     return replace(machine, gpus=tuple(_named(gpu, model) for gpu in machine.gpus))
+
+
+def _by_data_sheet(gpu: Gpu) -> Gpu:
+    """Add what the data sheet tells of a GPU that the text names."""
+    model = gpu_model(gpu.name) if gpu.name else None
+    return gpu if model is None else _named(gpu, model)
 
 
 def _named(gpu: Gpu, model: GpuModel) -> Gpu:

@@ -33,6 +33,22 @@ def test_a_gpu_named_beside_the_source_fills_what_it_lacks(tmp_path: Path) -> No
     assert load_machine(str(text), gpu_memory=24 * 10**9).gpus[1].memory == 24 * 10**9
 
 
+def test_a_gpu_that_the_text_names_has_the_memory_of_its_data_sheet(tmp_path: Path) -> None:
+    text = tmp_path / "topo.txt"
+    text.write_text(f"GPU 0: NVIDIA A10G (UUID: GPU-0)\nGPU 1: NVIDIA A10G (UUID: GPU-1)\n{MATRIX}")
+    machine = load_machine(str(text))
+    assert (machine.gpus[1].name, machine.gpus[1].compute_capability) == ("NVIDIA A10G", "8.6")
+    assert machine.gpus[0].memory
+    assert machine.links[0].bandwidth
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_that_windows_wrote_is_read(encoding: str, tmp_path: Path) -> None:
+    text = tmp_path / "topo.txt"
+    text.write_text(MATRIX, encoding=encoding, newline="\r\n")
+    assert len(load_machine(str(text)).gpus) == 2
+
+
 def test_a_matrix_comes_through_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MATRIX.encode())))
     assert len(load_machine("-").gpus) == 2
@@ -43,7 +59,7 @@ def test_a_matrix_comes_through_standard_input(monkeypatch: pytest.MonkeyPatch) 
     [
         (b"", "empty"),
         (b"\x7fELF\x00\x01", "binary"),
-        (b'{"version": 1, "machine": {"gpus": [', "no whole JSON"),
+        (b'{"version": 1,\n "machine": {"gpus": [', "no whole JSON .* at the end of line 2"),
         (b'{"version": 1, "machine": {"gpus": [{"id": "GPU0", "index": 0, "memry": 1}]}}', "memry"),
         (b'{"version": 7, "machine": {}}', "version 7"),
         (b'{"machine": {}}', "version"),

@@ -3,12 +3,14 @@
 import json
 import random
 import re
+import textwrap
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from advisor.probe.topo_m import TopoMatrix, machine_from_topo_m, parse_topo_m
 from advisor.rules.errors import AdvisorError
@@ -21,6 +23,7 @@ PLAIN = (
     "GPU2\tSYS\tNODE\t X \tPHB\t4-7\t1\t\tN/A\n"
     "NIC0\tPIX\tSYS\tPHB\t X \t\t\t\t\n"
 )
+REAL = [path.read_bytes().decode() for path in sorted(TEXTS.glob("*.txt"))]
 EXPECTED = parse_topo_m(PLAIN)
 CODES = ("NV1", "NV4", "NV12", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS")
 
@@ -67,15 +70,22 @@ QUIRKS = {
     "a code fence, a prompt and a comment": lambda t: (
         f"# my box\n```\nroot@node3:~$ nvidia-smi topo -m\n{t}```\n$ exit\n"
     ),
-    "lines about GPUs around it": lambda t: f"GPU 0: NVIDIA A100 (UUID: GPU-0)\n{t}GPU 1: NVIDIA A100\n",
+    "a quote of a quote": lambda t: re.sub("^", "> > ", t, flags=re.MULTILINE),
+    "line numbers": lambda t: "".join(f"{number:6}\t{line}\n" for number, line in enumerate(t.splitlines(), 98)),
+    "the name of a rank": lambda t: re.sub("^", "[1,0]<stdout>:", t, flags=re.MULTILINE),
+    "the name of a host": lambda t: re.sub("^", "gpu-node1 | ", t, flags=re.MULTILINE),
+    "prose before it": lambda t: f"GPU0 X marks itself. mlx5_0 is next to GPU3\n\n{t}",
+    "a matrix of topo -p2p before it": lambda t: f"\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n\n{t}",
+    "a string of JSON": json.dumps,
+    "spaces in one": lambda t: re.sub("[ \t]+", " ", t),
+    "dashes of a word processor": lambda t: t.replace("0-3", "0\u20133").replace("4-7", "4\u20147"),
     "no-break spaces": lambda t: expanded(t).replace("  ", "\xa0 "),
     "all newlines lost": lambda t: "$ nvidia-smi topo -m " + t.replace("\n", " "),
     "a table with bars": lambda t: re.sub("^|$", "|", t.replace("\t", " | "), flags=re.MULTILINE),
-    "a terminal of 80 columns": lambda t: wrapped(t, 80),
-    "a terminal of 60 columns": lambda t: wrapped(t, 60),
+    "a paragraph of 60 columns": lambda t: textwrap.fill(expanded(t).replace("\n", " "), 60),
+    **{f"a terminal of {width} columns": lambda t, width=width: wrapped(t, width) for width in range(41, 82)},
     "a legend behind it": lambda t: f"{t}\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe\n",
     "a legend without its title": lambda t: f"{t}\n  X    = Self\n  PIX  = Connection\n  NV#  = Connection\n",
-    "another matrix behind it": lambda t: f"{t}\n$ nvidia-smi topo -mp\n{t.replace('NV12', 'PHB')}",
     "a line between header and rows": lambda t: t.replace("ID\n", f"ID\n{'-' * 70}\n", 1),
     "a long log around it": lambda t: 9000 * "some words of a log\n" + t + 9000 * "more words\n",
 }
@@ -113,6 +123,53 @@ def test_a_real_text_is_read_exactly(path: Path) -> None:
         cells = getattr(found, name)
         as_read = cells and {gpu: list(c) if isinstance(c, tuple) else c for gpu, c in cells.items()}
         assert as_read == truth[name]
+
+
+def test_the_first_of_several_matrices_is_taken_and_it_is_said() -> None:
+    found = parse_topo_m(f"{PLAIN}\n$ nvidia-smi topo -mp\n{PLAIN.replace('NV12', 'PHB')}")
+    assert found == replace(EXPECTED, others=1)
+    machine = machine_from_topo_m(PLAIN * 2, "a log")
+    assert "the text holds 2 matrices; the first was taken" in {unknown.why for unknown in machine.unknown}
+
+
+def test_names_of_gpus_and_the_driver_are_read_where_the_text_has_them() -> None:
+    text = f"Nvidia driver version: 550.54.15\nGPU 0: NVIDIA A10G (UUID: GPU-0)\n{PLAIN}GPU 1: NVIDIA A10G\n"
+    found = parse_topo_m(text)
+    assert found == replace(EXPECTED, gpu_names={"GPU0": "NVIDIA A10G", "GPU1": "NVIDIA A10G"}, driver="550.54.15")
+
+
+def test_a_header_that_was_cut_gives_the_links_under_it() -> None:
+    found = parse_topo_m(
+        "        GPU0    GPU1    GP\nGPU0     X      NV1     PI\nGPU1    NV1      X      SY\nGPU2    PIX     SYS\n"
+    )
+    assert found.links == (("GPU0", "GPU1", "NV1"), ("GPU0", "GPU2", "PIX"), ("GPU1", "GPU2", "SYS"))
+
+
+def test_cells_that_were_left_out_are_absent() -> None:
+    found = parse_topo_m(
+        "GPU0 GPU1 ... GPU7 CPU Affinity\nGPU0 X NV1 ... SYS 0-3\nGPU1 NV1 X ...\nGPU7 SYS ... X 4-7\n"
+    )
+    assert found.gpus == ("GPU0", "GPU1", "GPU7")
+    assert found.links == (("GPU0", "GPU1", "NV1"), ("GPU0", "GPU7", "SYS"))
+    assert found.cpu_affinity == {"GPU0": (0, 1, 2, 3), "GPU7": (4, 5, 6, 7)}
+
+
+def test_a_code_that_the_end_of_the_text_may_have_cut_is_absent() -> None:
+    assert parse_topo_m("GPU0 GPU1 GPU2\nGPU0 X SYS NV1").links == (("GPU0", "GPU1", "SYS"),)
+    assert parse_topo_m(f"{PLAIN[: PLAIN.index('GPU2	SYS')]}GPU2\tSYS\tNO").links == EXPECTED.links[:5]
+
+
+def test_a_number_broken_by_a_line_end_is_one_and_two_numbers_are_two() -> None:
+    broken = "GPU0 GPU1 CPU Affinity NUMA Affinity\nGPU0 X SYS 0-3,12-1\n5 1\nGPU1 SYS X 4-7\n0\n"
+    found = parse_topo_m(broken)
+    assert found.cpu_affinity == {"GPU0": (0, 1, 2, 3, 12, 13, 14, 15), "GPU1": (4, 5, 6, 7)}
+    assert found.numa == {"GPU0": 1, "GPU1": 0}
+
+
+def test_a_code_that_is_not_known_is_said() -> None:
+    machine = machine_from_topo_m("GPU0 GPU1\nGPU0 X FOO\n", "a mail")
+    assert machine.links == ()
+    assert "the code FOO between GPU0 and GPU1 is not known" in {unknown.why for unknown in machine.unknown}
 
 
 def test_glued_names_and_cells_are_parted() -> None:
@@ -179,7 +236,8 @@ def test_a_header_that_no_machine_has_is_refused(header: str) -> None:
 
 
 VOCABULARY = (
-    "GPU0 GPU1 NIC0 mlx5_0 NV12 PIX X SYS NODE N/A 0-31 0,2 0-999999 Legend: = | # é \n \t CPU\x20Affinity "
+    "GPU0 GPU1 NIC0 mlx5_0 NV12 PIX X SYS NODE N/A 0-31 0,2 5-1 96- 0,2, ... FOO ? NUM 0-999999 "
+    "Legend: = | # é \n \t CPU\x20Affinity "
     "NUMA\x20Affinity GPU\x20NUMA\x20ID [4m \x1b[0m NODENODE GPU0GPU1"
 )
 
@@ -195,11 +253,11 @@ def test_any_text_is_a_matrix_or_an_error_of_ours(text: str) -> None:
 
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
 def test_a_damaged_matrix_is_a_matrix_or_an_error_of_ours(chance: random.Random, cuts: int) -> None:
-    text = PLAIN
+    text = chance.choice([PLAIN, *REAL])
     for _ in range(cuts):
         start = chance.randrange(len(text) + 1)
         end = min(len(text), start + chance.randrange(12))
-        text = text[:start] + chance.choice(["", text[start:end] * 2, "NV2", "\n", "X"]) + text[end:]
+        text = text[:start] + chance.choice(["", text[start:end] * 2, "NV2", "\n", "X", "...", "0-3,"]) + text[end:]
     try:
         parse_topo_m(text)
     except AdvisorError as error:
