@@ -1,5 +1,7 @@
 """What a plan costs on a machine: memory and step time together, as a `Predicted`."""
 
+from msgspec.structs import replace
+
 from advisor.rules.device import Device, device_of
 from advisor.rules.fabric import Collective, Op, collective_seconds, collectives_of
 from advisor.rules.job import Job
@@ -23,11 +25,13 @@ class Costs:
         return memory_of(self.job, plan, self.machine)
 
     def predict(self, plan: Plan, memory: Memory) -> Predicted:
-        """Predict one optimizer step; `source` is the weakest of what went in."""
+        """Predict one optimizer step; `source` is the weakest of what went in: the device, or a link of the plan."""
         job = self.job
         device = device_of(self.machine, plan.gpus[0], plan.precision, job.architecture.hidden)
         time = step_time(job, plan, device, self._transfers(plan))
-        return predicted(job, plan, memory, time, device)
+        used = set(plan.gpus)
+        guessed = any(n.bandwidth_source == "assumed" and {n.a, n.b} <= used for n in self.machine.links)
+        return predicted(job, plan, memory, time, replace(device, source="assumed") if guessed else device)
 
     def _transfers(self, plan: Plan) -> Transfers:
         bandwidth = host_bandwidth(self.machine.gpu(plan.gpus[0])) or ASSUMED_HOST_BANDWIDTH

@@ -30,7 +30,6 @@ class GpuModel(Value, frozen=True, kw_only=True):
     flops_fp16: float | None = None
     flops_tf32: float | None = None
     flops_fp32: float
-    mfu: float  # share of these that training usually reaches
     nvlink_links: int = 0  # of one GPU, over all its peers
     nvlink_generation: int | None = None
     link_rate: float | None = None  # bytes per second of one NVLink or Infinity Fabric link, one direction
@@ -105,7 +104,6 @@ def _gpu(row: dict[str, Any]) -> GpuModel:
     facts = {key: value for key, value in row.items() if key not in ("names", "memory_mib", "flops")}
     facts |= {f"flops_{dtype}": value for dtype, value in row["flops"].items()}
     facts["memory"] = row["memory_mib"] * MIB
-    facts.setdefault("mfu", _table()["mfu"][row["architecture"]])
     return msgspec.convert(facts, GpuModel)
 
 

@@ -162,6 +162,12 @@ def available_bytes(plan: Plan, machine: Machine) -> int:
     return int(USABLE * min(free, default=0))
 
 
+def host_share(plan: Plan, machine: Machine) -> int | None:
+    """Return the host memory that each of the plan's ranks on a host can have, bytes; None where it is not known."""
+    host = machine.host.memory_available or machine.host.memory
+    return None if host is None else int(USABLE * host / len(plan.gpus))
+
+
 def memory_of(job: Job, plan: Plan, machine: Machine) -> Memory:
     """Return the peak memory of one rank over the moments of a step.
 
@@ -199,4 +205,5 @@ def memory_of(job: Job, plan: Plan, machine: Machine) -> Memory:
         communication=int(communication),
         context=int(context),
         host=int(held.total) if plan.cpu_offload else 0,
+        host_available=host_share(plan, machine),
     )

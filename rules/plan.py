@@ -68,6 +68,13 @@ class Memory(Value, frozen=True, kw_only=True):
     communication: int
     context: int
     host: int = 0  # bytes of host memory per rank, with CPU offload
+    host_available: int | None = None  # bytes, a rank's share; None: not known
+
+    @property
+    def fits(self) -> bool:
+        """Say whether GPU memory suffices, and host memory as far as it is known."""
+        room = self.host_available is None or self.host <= self.host_available
+        return self.total <= self.available and room
 
 
 class Predicted(Value, frozen=True, kw_only=True):

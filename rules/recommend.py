@@ -15,7 +15,7 @@ from advisor.rules.job import Job
 from advisor.rules.links import ASSUMED_NVLINK_RATE, ASSUMED_PCIE, with_assumed_bandwidths
 from advisor.rules.machine import Machine
 from advisor.rules.memory import states
-from advisor.rules.plan import Assumption, Candidate, Checkpointing, Finding, Plan, Recommendation
+from advisor.rules.plan import Assumption, Candidate, Checkpointing, Finding, Memory, Plan, Recommendation
 from advisor.rules.rule import Case, run_rules
 from advisor.rules.strategies import BUCKET_CAPS_MB, Group, Shape, micro_batches, plans, shapes, useful_groups
 
@@ -52,6 +52,9 @@ def recommend(
     judged = tuple(sorted((judge(c, chosen) for c in candidates), key=_order))
     plan = chosen.plan if chosen else None
     predicted = chosen.predicted if chosen else None
+    if plan and plan.cpu_offload and predicted and predicted.memory.host_available is None:
+        value = f"{memory(predicted.memory.host)} per rank"
+        guesses = (*guesses, Assumption(what="host memory", value=value, why="how much the host has is not known"))
     case = Case(machine=machine, job=job, plan=plan, predicted=predicted, candidates=judged)
     findings = run_rules(RULES, case)
     return Recommendation(
@@ -132,7 +135,7 @@ def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]
         for plan in plans(costs.job, costs.machine, group, shape, sizes, checkpointing=checkpointing):
             needed = costs.memory(plan)
             last_resort = smallest is None or needed.total < smallest.predicted.memory.total
-            if needed.total > needed.available and (not last_resort or plan.micro_batch != sizes[-1]):
+            if not needed.fits and (not last_resort or plan.micro_batch != sizes[-1]):
                 continue
             candidate = Candidate(plan=plan, predicted=costs.predict(plan, needed))
             if fits(candidate):
@@ -162,9 +165,8 @@ def with_bucket(costs: Costs, candidate: Candidate) -> Candidate:
 
 
 def fits(candidate: Candidate) -> bool:
-    """Say whether GPU memory suffices, and is known."""
-    needed = candidate.predicted.memory
-    return needed.total <= needed.available
+    """Say whether GPU memory suffices, and host memory as far as it is known."""
+    return candidate.predicted.memory.fits
 
 
 def simplicity(plan: Plan) -> tuple[int, ...]:
@@ -193,9 +195,7 @@ def judge(candidate: Candidate, chosen: Candidate | None) -> Candidate:
     """Return the candidate with the reason that rejected it; ties name themselves so."""
     needed = candidate.predicted.memory
     if not fits(candidate):
-        return replace(
-            candidate, rejected=f"needs {memory(needed.total)} per rank, {memory(needed.available)} available"
-        )
+        return replace(candidate, rejected=f"needs {lacking(needed)}")
     if chosen is None or candidate is chosen:
         return candidate
     mine, best = candidate.predicted, chosen.predicted
@@ -207,6 +207,13 @@ def judge(candidate: Candidate, chosen: Candidate | None) -> Candidate:
     if mine.exposed_communication_seconds >= 0.05 * mine.step_seconds:
         reason += f", {seconds(mine.exposed_communication_seconds)} of it waiting for communication"
     return replace(candidate, rejected=reason)
+
+
+def lacking(needed: Memory) -> str:
+    """Say which memory is too small, with its sum: the GPU's, or the host's under offload."""
+    if needed.total > needed.available:
+        return f"{memory(needed.total)} per rank, {memory(needed.available)} available"
+    return f"{memory(needed.host)} of host memory per rank, {memory(needed.host_available)} available"
 
 
 def with_environment(plan: Plan, findings: Sequence[Finding]) -> Plan:
@@ -239,7 +246,7 @@ def shortfall(job: Job, candidates: Sequence[Candidate]) -> str:
     shared = f", {memory(states(job, ranks).total)} on each of {ranks} fully sharded" if ranks > 1 else ""
     return (
         f"{count(job.trainable_params)} trained parameters with {job.optimizer} have {memory(whole.total)} of states"
-        f"{shared}; the smallest plan needs {memory(needed.total)} per rank, {memory(needed.available)} available"
+        f"{shared}; the smallest plan needs {lacking(needed)}"
     )
 
 

@@ -1,6 +1,5 @@
 """Findings as text: severity, code, one sentence, and what to type."""
 
-from collections import Counter
 from collections.abc import Container, Sequence
 
 from rich.console import Group, RenderableType
@@ -8,8 +7,7 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from advisor.report.layout import GAP, PROSE_WIDTH, one_line, section, sentence
-from advisor.rules.format import plural
+from advisor.report.layout import GAP, PROSE_WIDTH, section, sentence
 from advisor.rules.plan import Finding, Severity
 
 SEVERITIES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "info": "cyan"}  # the worst first
@@ -32,13 +30,6 @@ def findings_section(findings: Sequence[Finding], answered: Container[str] = ())
             _finding(finding, remedy=finding.code not in answered),
         )
     return section("Findings", Constrain(table, PROSE_WIDTH))
-
-
-def findings_verdict(findings: Sequence[Finding]) -> Text:
-    """Count findings by severity, in one line."""
-    counts = Counter(finding.severity for finding in findings)
-    parts = [Text(plural(counts[word], NOUNS[word]), style=style) for word, style in SEVERITIES.items() if counts[word]]
-    return one_line(Text(", ").join(parts) if parts else Text("nothing found", style="green"))
 
 
 def in_order(findings: Sequence[Finding]) -> list[Finding]:

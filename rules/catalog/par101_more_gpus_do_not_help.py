@@ -27,11 +27,7 @@ def check(case: Case) -> Iterator[Finding]:
     plan, predicted = case.plan, case.predicted
     if plan is None or predicted is None:
         return
-    more = [
-        c.predicted.step_seconds
-        for c in case.candidates
-        if c.plan.ranks > plan.ranks and c.predicted.memory.total <= c.predicted.memory.available
-    ]
+    more = [c.predicted.step_seconds for c in case.candidates if c.plan.ranks > plan.ranks and c.predicted.memory.fits]
     if not more:
         return
     all_ranks = max(c.plan.ranks for c in case.candidates)

@@ -1,6 +1,7 @@
 """The command line through its own door: answers, files, errors and exit codes."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ class Said:
         self.code, self.out, self.err = code, out, err
 
 
+Advisor = Callable[..., Said]
+
+
 @pytest.fixture
-def advisor(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+def advisor(capsys: pytest.CaptureFixture[str]) -> Advisor:
     def run(*arguments: str) -> Said:
         code = main(arguments)
         captured = capsys.readouterr()
@@ -29,14 +33,14 @@ def advisor(capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
     return run
 
 
-def test_thirteen_billion_on_four_a10g_do_not_fit(advisor) -> None:  # type: ignore[no-untyped-def]
+def test_thirteen_billion_on_four_a10g_do_not_fit(advisor: Advisor) -> None:
     said = advisor("recommend", "--params", "13e9", "--machine", A10G)
     assert said.code == 1
     for words in ("Does not fit", "208 GB", "52 GB", "--lora-rank 16", "--allow cpu-offload"):
         assert words in said.out
 
 
-def test_the_plan_is_an_answer_as_json(advisor) -> None:  # type: ignore[no-untyped-def]
+def test_the_plan_is_an_answer_as_json(advisor: Advisor) -> None:
     said = advisor("recommend", "--params", "1.3b", "--machine", A10G, "--json")
     answer = json.loads(said.out)
     assert (said.code, answer["version"], answer["verdict"]) == (0, 1, "fits")
@@ -48,18 +52,18 @@ def test_the_plan_is_an_answer_as_json(advisor) -> None:  # type: ignore[no-unty
 
 
 @pytest.mark.parametrize("text", ["13b", "13B", "13e9", "13000000000", "13000M"])
-def test_sizes_are_read_as_people_type_them(advisor, text: str) -> None:  # type: ignore[no-untyped-def]
+def test_sizes_are_read_as_people_type_them(advisor: Advisor, text: str) -> None:
     answer = json.loads(advisor("recommend", "--params", text, "--machine", A10G, "--json").out)
     assert answer["job"]["params"] == 13_000_000_000
 
 
-def test_explicit_sizes_are_counted(advisor) -> None:  # type: ignore[no-untyped-def]
+def test_explicit_sizes_are_counted(advisor: Advisor) -> None:
     options = ["--layers", "12", "--hidden", "768", "--heads", "12", "--vocab", "50304", "--seq", "1024"]
     answer = json.loads(advisor("recommend", *options, "--machine", A10G, "--json").out)
     assert answer["job"]["params"] == 163_109_376
 
 
-def test_a_saved_probe_reads_back_to_the_same_report(advisor, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_saved_probe_reads_back_to_the_same_report(advisor: Advisor, tmp_path: Path) -> None:
     for source in sorted(MACHINES.glob("*.json")):
         copy = tmp_path / "machine.json"
         assert advisor("probe", "--machine", str(source), "-o", str(copy)).code == 0
@@ -70,7 +74,7 @@ def test_a_saved_probe_reads_back_to_the_same_report(advisor, tmp_path: Path) ->
         assert json.loads(copy.read_text())["version"] == 1
 
 
-def test_a_matrix_without_names_takes_the_gpu_from_the_options(advisor, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_matrix_without_names_takes_the_gpu_from_the_options(advisor: Advisor, tmp_path: Path) -> None:
     matrix = tmp_path / "topo.txt"
     matrix.write_text("\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-15\t0\nGPU1\tPHB\t X \t0-15\t0\n")
     nameless = advisor("recommend", "--params", "350M", "--machine", str(matrix))
@@ -80,7 +84,7 @@ def test_a_matrix_without_names_takes_the_gpu_from_the_options(advisor, tmp_path
     assert advisor("recommend", "--params", "350M", "--machine", str(matrix), "--gpu-memory", "24GB").code == 0
 
 
-def test_quiet_gives_one_line_and_a_file_takes_the_report(advisor, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_quiet_gives_one_line_and_a_file_takes_the_report(advisor: Advisor, tmp_path: Path) -> None:
     assert len(advisor("recommend", "--params", "1e9", "--machine", A10G, "-q").out.splitlines()) == 1
     report = tmp_path / "report.txt"
     said = advisor("recommend", "--params", "1e9", "--machine", A10G, "-o", str(report))
@@ -88,7 +92,7 @@ def test_quiet_gives_one_line_and_a_file_takes_the_report(advisor, tmp_path: Pat
     assert "Candidates" in report.read_text()
 
 
-def test_the_page_of_a_rule_is_found_by_code_and_by_name(advisor) -> None:  # type: ignore[no-untyped-def]
+def test_the_page_of_a_rule_is_found_by_code_and_by_name(advisor: Advisor) -> None:
     assert "What to do" in advisor("explain", "mem101").out
     assert advisor("explain", "states-exceed-memory").code == 0
 
@@ -118,7 +122,7 @@ def test_the_page_of_a_rule_is_found_by_code_and_by_name(advisor) -> None:  # ty
     ],
     ids=lambda value: " ".join(value[:4]) if isinstance(value, list) else "",
 )
-def test_a_wrong_call_gets_two_lines_and_exit_code_2(advisor, arguments: list[str], what: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_call_gets_two_lines_and_exit_code_2(advisor: Advisor, arguments: list[str], what: str) -> None:
     said = advisor(*arguments)
     assert said.code == 2
     assert said.out == ""
@@ -127,7 +131,7 @@ def test_a_wrong_call_gets_two_lines_and_exit_code_2(advisor, arguments: list[st
     assert "Traceback" not in said.err
 
 
-def test_a_stored_recommendation_is_a_plan_and_a_misfit_is_not(advisor, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_stored_recommendation_is_a_plan_and_a_misfit_is_not(advisor: Advisor, tmp_path: Path) -> None:
     machine = str(MACHINES / "2x3090-bridge.json")
     script = str(ROOT / "examples" / "train_gpt.py")
     stored = tmp_path / "plan.json"

@@ -1,7 +1,7 @@
 """How findings read, on a machine, on a plan and in a script."""
 
 from advisor.report.console import render
-from advisor.report.findings import findings_section, findings_verdict
+from advisor.report.findings import findings_section
 from advisor.rules.plan import Finding, Severity
 
 
@@ -53,9 +53,3 @@ def test_a_number_stays_with_its_unit_at_any_width() -> None:
     for width in range(24, 60):
         lines = text_of(finding("NET101", "info"), width=width).splitlines()
         assert any("10 GB/s" in line for line in lines)
-
-
-def test_the_verdict_counts_by_severity() -> None:
-    several = [finding("A101", "warning"), finding("A102", "error"), finding("A103", "warning")]
-    assert render(findings_verdict(several), width=80, colour=False) == "1 error, 2 warnings\n"
-    assert render(findings_verdict([]), width=80, colour=False) == "nothing found\n"

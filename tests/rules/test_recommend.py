@@ -90,6 +90,21 @@ def test_old_gpus_get_fp16_and_cpu_offload_only_on_request(machine: Machines, jo
     assert offloaded.plan.cpu_offload
 
 
+def test_offload_needs_the_host_memory_as_well(machine: Machines, job: Jobs) -> None:
+    asked = job(13e9, allow=("cpu-offload",))
+    short = recommend(asked, machine(4, "a10g", "PHB", host_memory=64 * 10**9))
+    assert short.verdict == "does-not-fit"
+    assert any("52 GB of host memory per rank" in (c.rejected or "") for c in short.candidates if c.plan.cpu_offload)
+    unknown = recommend(asked, machine(4, "a10g", "PHB"))
+    assert unknown.plan is not None
+    assert "host memory" in [assumption.what for assumption in unknown.assumptions]
+
+
+def test_a_prediction_over_an_assumed_link_is_assumed(one_bridged_pair: Machine, job: Jobs) -> None:
+    found = {len(c.plan.gpus): c.predicted.source for c in recommend(job(350e6), one_bridged_pair).candidates}
+    assert (found[1], found[2], found[4]) == ("data sheet", "data sheet", "assumed")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"gpus": 9}, "--gpus 9"), ({"nodes": 2}, "--nodes 2"), ({"gpus": 3}, "global batch of 128 can't be split")],
