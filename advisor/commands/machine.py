@@ -14,6 +14,6 @@ def machine_of(args: argparse.Namespace) -> Machine:
         return load_machine(args.machine, gpu=args.gpu, gpu_memory=args.gpu_memory)
     if args.gpu or args.gpu_memory:
         raise AdvisorError("--gpu and --gpu-memory describe another machine", "add --machine SOURCE")
-    from advisor.probe.live import probe_live
+    from advisor.probe.live.machine import probe_live
 
     return probe_live()

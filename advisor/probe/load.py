@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from advisor.probe.described import looks_described, machine_from_description
 from advisor.probe.document import read_document
-from advisor.probe.topo_m import machine_from_topo_m
+from advisor.probe.text.topo_m import machine_from_topo_m
 from advisor.rules.errors import AdvisorError
 from advisor.rules.hardware import GpuModel, gpu_model, gpu_names
 from advisor.rules.links import with_link_bandwidths

@@ -13,8 +13,8 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
-from advisor.probe import nvml
-from advisor.probe.environment import STEERING
+from advisor.probe.live import nvml
+from advisor.probe.live.environment import STEERING
 
 CAPTURE = Path(__file__).parents[2] / "fixtures/captures/2xh200"  # what one machine's sources said
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from advisor.probe.host import in_container, read_host
-from advisor.probe.nics import read_nics
-from advisor.probe.no_gpu import why_no_gpu
-from advisor.probe.nvml import NO_LIBRARY
+from advisor.probe.live.host import in_container, read_host
+from advisor.probe.live.nics import read_nics
+from advisor.probe.live.no_gpu import why_no_gpu
+from advisor.probe.live.nvml import NO_LIBRARY
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /sys")
 

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from advisor.probe import nvidia_smi
 from advisor.probe.document import read_document
-from advisor.probe.host import read_host
-from advisor.probe.live import probe_live
+from advisor.probe.live import nvidia_smi
+from advisor.probe.live.host import read_host
+from advisor.probe.live.machine import probe_live
 from advisor.rules.cpu_ranks import cpu_stand_ins
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Host, Machine

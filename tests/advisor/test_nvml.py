@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from advisor.probe import nvml
-from advisor.probe.gpus import read_driver, read_gpus
-from advisor.probe.nvml_links import read_links
+from advisor.probe.live import nvml
+from advisor.probe.live.gpus import read_driver, read_gpus
+from advisor.probe.live.nvml_links import read_links
 from advisor.rules.machine import Pcie
 
 
@@ -68,7 +68,7 @@ def test_the_session_ends_with_the_process(tmp_path) -> None:
         "def nvmlShutdown(): print('shutdown')\n"
         "def nvmlDeviceGetCount(): return 0\n"
     )
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from advisor.probe.nvml import query; "
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from advisor.probe.live.nvml import query; "
     code += "query('nvmlDeviceGetCount'); print('done')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["init", "done", "shutdown"]

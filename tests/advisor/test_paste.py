@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.probe.paste import Token, clean, tokens_of, unwrap
+from advisor.probe.text.paste import Token, clean, tokens_of, unwrap
 
 
 def tokens(text: str) -> list[Token]:

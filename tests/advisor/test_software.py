@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.probe.environment import read_environment
-from advisor.probe.software import read_software
+from advisor.probe.live.environment import read_environment
+from advisor.probe.live.software import read_software
 
 VERSION_PY = """from typing import Optional
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from advisor.probe.topo_m import TopoMatrix, machine_from_topo_m, parse_topo_m
+from advisor.probe.text.topo_m import TopoMatrix, machine_from_topo_m, parse_topo_m
 from advisor.rules.errors import AdvisorError
 
 TEXTS = Path(__file__).parents[2] / "fixtures" / "topologies"

@@ -6,8 +6,8 @@ The codes are those of `nvidia-smi topo -m`: NV and a count where two GPUs share
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from advisor.probe.gpus import bus_id
-from advisor.probe.nvml import query
+from advisor.probe.live.gpus import bus_id
+from advisor.probe.live.nvml import query
 from advisor.rules.links import kind_of_code
 from advisor.rules.machine import Gpu, Link, Unknown
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from advisor.probe import cgroup
-from advisor.probe.sysfs import ROOT, folders, parse_ranges, read, read_int
+from advisor.probe.live import cgroup
+from advisor.probe.live.sysfs import ROOT, folders, parse_ranges, read, read_int
 from advisor.rules.machine import Host, Unknown
 
 # Where each fact is looked for: the reason that is given when it is not there.

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from advisor.probe.topo_m import machine_from_topo_m
+from advisor.probe.text.topo_m import machine_from_topo_m
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import LIVE, Machine
 

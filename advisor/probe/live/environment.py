@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from advisor.probe.sysfs import ROOT
+from advisor.probe.live.sysfs import ROOT
 
 STEERING = re.compile(
     r"NCCL_(?!(VERSION|HOME|ROOT|ROOT_DIR|INCLUDE_DIR|LIB_DIR|LIBRARY)$)\w+"  # these are for builds and images

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from advisor.probe.sysfs import ROOT, folders, read
+from advisor.probe.live.sysfs import ROOT, folders, read
 from advisor.rules.machine import Software, Unknown
 
 NO_TORCH = "torch is not installed in this Python environment; try `pip install torch`"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
-from advisor.probe.paste import Token
+from advisor.probe.text.paste import Token
 
 CPU, NUMA, GPU_NUMA = TITLES = "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"
 END_WORDS = ("Legend", "Where")  # nothing below is a row

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from advisor.probe.nvml import Answer, query
-from advisor.probe.sysfs import ROOT, read
+from advisor.probe.live.nvml import Answer, query
+from advisor.probe.live.sysfs import ROOT, read
 from advisor.rules.machine import Gpu, Pcie, Software, Unknown
 
 MASK_WORDS = 32  # of 64 bits: room for 2,048 processors or NUMA nodes

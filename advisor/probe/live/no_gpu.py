@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from advisor.probe.host import in_container
-from advisor.probe.nvml import NO_LIBRARY
-from advisor.probe.sysfs import ROOT, folders, read
+from advisor.probe.live.host import in_container
+from advisor.probe.live.nvml import NO_LIBRARY
+from advisor.probe.live.sysfs import ROOT, folders, read
 
 NVIDIA, AMD = "0x10de", "0x1002"  # PCI vendor numbers, https://pci-ids.ucw.cz
 DISPLAY = "0x03"  # PCI class: display controllers, 3D controllers among them

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from advisor.probe.sysfs import ROOT, folders, numa_node, read, read_int
+from advisor.probe.live.sysfs import ROOT, folders, numa_node, read, read_int
 from advisor.rules.machine import Nic, Unknown
 
 NO_NODE = "the kernel knows no NUMA node for it, as in a virtual machine or a host with one node"

@@ -8,7 +8,7 @@ container's own group.
 from collections.abc import Iterator
 from pathlib import Path
 
-from advisor.probe.sysfs import ROOT, read, read_int
+from advisor.probe.live.sysfs import ROOT, read, read_int
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:

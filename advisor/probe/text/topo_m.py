@@ -6,9 +6,9 @@ from itertools import combinations
 
 from msgspec import field
 
-from advisor.probe.paste import Token, clean, tokens_of
-from advisor.probe.topo_m_refusal import refusal
-from advisor.probe.topo_m_rows import (
+from advisor.probe.text.paste import Token, clean, tokens_of
+from advisor.probe.text.refusal import refusal
+from advisor.probe.text.topo_m_rows import (
     CPU,
     GPU_NUMA,
     NUMA,

@@ -6,18 +6,18 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from advisor.probe.environment import read_environment
-from advisor.probe.gpus import read_driver, read_gpus
-from advisor.probe.host import read_host
-from advisor.probe.nics import read_nics
-from advisor.probe.no_gpu import why_no_gpu
-from advisor.probe.nvidia_smi import read_matrix
-from advisor.probe.nvml import query
-from advisor.probe.nvml_links import read_links
-from advisor.probe.settle import settle
-from advisor.probe.software import read_software
-from advisor.probe.sysfs import ROOT, numa_node
-from advisor.probe.visible import only_visible
+from advisor.probe.live.environment import read_environment
+from advisor.probe.live.gpus import read_driver, read_gpus
+from advisor.probe.live.host import read_host
+from advisor.probe.live.nics import read_nics
+from advisor.probe.live.no_gpu import why_no_gpu
+from advisor.probe.live.nvidia_smi import read_matrix
+from advisor.probe.live.nvml import query
+from advisor.probe.live.nvml_links import read_links
+from advisor.probe.live.settle import settle
+from advisor.probe.live.software import read_software
+from advisor.probe.live.sysfs import ROOT, numa_node
+from advisor.probe.live.visible import only_visible
 from advisor.rules.links import with_link_bandwidths
 from advisor.rules.machine import Gpu, Machine, Unknown, Value
 
