@@ -1,6 +1,7 @@
 """What a command gives back: `cli.main` prints it, nobody else does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from advisor.rules.machine import Value
@@ -17,3 +18,4 @@ class Answer(NamedTuple):
     report: "Callable[[], RenderableType]"
     verdict: "Callable[[], RenderableType]"
     to_stderr: bool = False  # where stdout belongs to the user's script
+    files: Mapping[str, Callable[[], bytes]] = MappingProxyType({})  # what else can be written: ".svg" -> its content

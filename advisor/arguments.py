@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from advisor.rules.errors import AdvisorError
@@ -46,11 +46,18 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-def add_output(parser: argparse._ActionsContainer) -> None:
-    """Add the options that say how the answer is given."""
+def add_output(parser: argparse._ActionsContainer, endings: Iterable[str] = ()) -> None:
+    """Add the options that say how the answer is given; `endings` are those of the files that -o can write as well."""
+    others = "".join(f"{ending}, " for ending in endings)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write it to FILE: .json as --json, else the report")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"write it to FILE: {others}.json as --json, else the report",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print the verdict line only")
+    parser.set_defaults(endings=(*endings, ".json"))
 
 
 def add_machine(parser: argparse._ActionsContainer) -> None:
@@ -58,7 +65,9 @@ def add_machine(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--machine",
         metavar="SOURCE",
-        help="a saved probe, `nvidia-smi topo -m` text, or words: '2x8 h100 nvswitch, ib 400' (default: this one)",
+        action="append",
+        help="a saved probe, the text of `nvidia-smi topo -m`, NCCL's topology dump and others, or words: '2x8 h100 "
+        "nvswitch, ib 400'; several for one machine are merged (default: this one)",
     )
     parser.add_argument("--gpu", metavar="NAME", help="the GPU's name, where the source gives none: a10g, h100, 4090")
     parser.add_argument("--gpu-memory", metavar="BYTES", type=size, help="memory of one GPU: 24GB, 80GiB")

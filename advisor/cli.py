@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FAILURE = 2
 INTERRUPTED = 130  # as a shell reports Ctrl-C
+# names that ask for a picture or a graph; any other unknown ending takes the report as text
+PICTURES = {".svg", ".png", ".pdf", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".eps", ".ps", ".dot", ".gv", ".graphml"}
 REPORT = "please report it with the output of ADVISOR_DEBUG=1"
 
 
@@ -47,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         args = build_parser().parse_args(words)
+        refuse_picture(args)
         args.again = shlex.join(["advisor", *words])
         return show(args.run(args), args)
     except AdvisorError as error:
@@ -66,6 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"advisor: {type(error).__name__}: {error}\nthis is our fault; {REPORT}", file=sys.stderr)
         return FAILURE
+
+
+def refuse_picture(args: argparse.Namespace) -> None:
+    """Raise an AdvisorError, before anything runs, where the file is to be a picture that this command has not."""
+    ending = Path(args.output or "").suffix.lower()
+    if ending in PICTURES and ending not in args.endings:
+        can = " or ".join(args.endings)
+        raise AdvisorError(f"can't write {args.output}: {ending} is not possible here", f"give -o a name with {can}")
 
 
 def show(answer: Answer, args: argparse.Namespace) -> int:
@@ -98,14 +109,21 @@ def as_text(renderable: "RenderableType", stream: TextIO) -> str:
 
 
 def write(path: Path, answer: Answer) -> None:
-    """Write the answer to a file, whole or not at all: JSON where the name ends in .json, else the report as text."""
-    from advisor.report.console import PIPE_WIDTH, render
-
-    json = path.suffix == ".json"
-    text = as_json(answer) if json else render(answer.report(), width=PIPE_WIDTH, colour=False)
+    """Write the answer to a file, whole or not at all, in the format of its ending; without a known one as text."""
     try:
-        write_whole(path, text.encode())
+        write_whole(path, content_of(path.suffix.lower(), answer))
     except OSError as error:
         raise AdvisorError(
             f"can't write {path}: {error.strerror}", "give -o a file in a folder that you may write to"
         ) from error
+
+
+def content_of(ending: str, answer: Answer) -> bytes:
+    """Make the content of a file with this ending: JSON, what the answer has for it, else the report as text."""
+    if ending == ".json":
+        return as_json(answer).encode()
+    if ending in answer.files:
+        return answer.files[ending]()
+    from advisor.report.console import PIPE_WIDTH, render
+
+    return render(answer.report(), width=PIPE_WIDTH, colour=False).encode()

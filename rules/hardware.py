@@ -39,6 +39,7 @@ class GpuModel(Value, frozen=True, kw_only=True):
     source: str
 
 
+@cache
 def gpu_model(name: str) -> GpuModel | None:
     """Find a GPU by what NVML calls it or by what people type; None rather than a similar part.
 
@@ -67,13 +68,25 @@ def pcie_bandwidth(generation: int, width: int) -> float | None:
     return None if lane is None else lane * width
 
 
-def inter_socket_bandwidth(cpu: str | None) -> float | None:
-    """Bytes per second between GPUs of two sockets, one direction, by the CPU's model name; None if it is not known."""
+def inter_socket_bandwidth(cpu: str | None, family: int | None = None, model: int | None = None) -> float | None:
+    """Bytes per second between GPUs of two sockets, one direction; None if the CPU is not known.
+
+    cpu: its name, or the vendor's. family, model: the numbers that tell Intel's generations where the name does not.
+    """
     for entry in _table()["inter_socket"]["rates"]:
         if re.search(entry["cpu"], cpu or "", re.IGNORECASE):
             rate: float = entry["rate"]
             return rate
-    return None
+    if family != 6 or model is None or "intel" not in (cpu or "").lower():
+        return None
+    generations = _table()["inter_socket"]["models"]["intel"]
+    return next((float(entry["rate"]) for entry in generations if model >= entry["from"]), None)
+
+
+def pci_name(vendor: str, device: str) -> str | None:
+    """Name a GPU by its PCI ids, four hexadecimal digits each: ("10de", "2335") is an NVIDIA H200."""
+    name: str | None = _table()["pci_ids"]["names"].get(f"{vendor}:{device}")
+    return name
 
 
 def assumed_inter_socket_bandwidth() -> float:

@@ -79,7 +79,7 @@ def link_bandwidth(link: Link, a: Gpu | Nic, b: Gpu | Nic, host: Host) -> tuple[
     pcie = _lowest(end.bandwidth if isinstance(end, Nic) else attachment(end) for end in (a, b))
     if pcie is None or link.kind != "inter-socket":
         return (None, None) if pcie is None else (pcie, "data sheet")
-    between = inter_socket_bandwidth(host.cpu or host.cpu_vendor)
+    between = inter_socket_bandwidth(host.cpu or host.cpu_vendor, host.cpu_family, host.cpu_model_number)
     if between is None:
         return min(pcie, assumed_inter_socket_bandwidth()), "assumed"
     return min(pcie, between), "data sheet"

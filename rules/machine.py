@@ -38,6 +38,35 @@ class Pcie(Value, frozen=True, kw_only=True):
     width_max: int | None = None
 
 
+class NvLink(Value, frozen=True, kw_only=True):
+    """One NVLink of a GPU and where it leads."""
+
+    number: int | None = None  # as `nvidia-smi nvlink -s` counts them
+    active: bool | None = None
+    version: int | None = None  # NVLink generation
+    bandwidth: float | None = None  # bytes per second, one direction
+    remote: str | None = None  # the other end's PCI address as the source prints it
+    remote_kind: Literal["gpu", "switch", "cpu"] | None = None
+
+
+class MigInstance(Value, frozen=True, kw_only=True):
+    """A part of a GPU that CUDA shows as a device of its own; NCCL does not join two parts of one GPU."""
+
+    uuid: str
+    name: str | None = None  # its profile, 3g.40gb
+    memory: int | None = None  # bytes
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+class Process(Value, frozen=True, kw_only=True):
+    """A process that uses a GPU."""
+
+    pid: int
+    memory: int | None = None  # bytes
+    name: str | None = None
+
+
 class Gpu(Value, frozen=True, kw_only=True):
     id: str  # what the source calls it: GPU0
     index: int
@@ -49,8 +78,16 @@ class Gpu(Value, frozen=True, kw_only=True):
     numa: int | tuple[int, ...] | None = None  # a tuple where the source prints a list
     cpu_affinity: tuple[int, ...] | None = None  # () is a blank cell, None: the source has no such column
     gpu_numa_id: int | None = None
+    numa_affinity: int | None = None  # of AMD GPUs: the node of the nearest processors, where `numa` may be its own
     uuid: str | None = None
-    bus_id: str | None = None
+    bus_id: str | None = None  # as the kernel writes it, 0000:3b:00.0
+    nvlinks: tuple[NvLink, ...] | None = None
+    mig: tuple[MigInstance, ...] | None = None  # None: not cut into instances, or not known
+    ecc: bool | None = None
+    ecc_uncorrected: int | None = None  # errors since the driver was loaded
+    throttle: tuple[str, ...] | None = None  # why the clocks are held down now, () for no reason
+    processes: tuple[Process, ...] | None = None
+    fabric_state: str | None = None  # of the NVSwitch fabric manager: completed, in progress, not started
 
 
 class Nic(Value, frozen=True, kw_only=True):
@@ -59,6 +96,7 @@ class Nic(Value, frozen=True, kw_only=True):
     kind: Literal["infiniband", "roce", "ethernet", "efa"] | None = None
     bandwidth: float | None = None  # bytes per second, one direction
     numa: int | None = None
+    bus_id: str | None = None  # as the kernel writes it, 0000:3b:00.0
 
 
 class Link(Value, frozen=True, kw_only=True):
@@ -72,10 +110,58 @@ class Link(Value, frozen=True, kw_only=True):
     bandwidth_source: Source | None = None
 
 
+class PeerAccess(Value, frozen=True, kw_only=True):
+    """What the driver answers when asked whether GPU `a` can reach GPU `b`, as `nvidia-smi topo -p2p` prints it."""
+
+    a: str
+    b: str
+    capability: Literal["read", "write", "nvlink", "atomics", "pcie"]
+    status: str  # OK, CNS (chipset), GNS (GPU), TNS (topology), DR (registry key), NS, U
+
+
+class Distance(Value, frozen=True, kw_only=True):
+    """How far apart two AMD GPUs are, as `rocm-smi --showtopo` prints it."""
+
+    a: str
+    b: str
+    weight: int | None = None
+    hops: int | None = None
+    link_type: str | None = None  # XGMI, PCIE; XXXX where the driver does not tell
+
+
+class PciNode(Value, frozen=True, kw_only=True):
+    """A device or switch of the PCI tree, as NCCL sees it: a switch is one node, the ports below and above it none."""
+
+    id: str  # the PCI address, 0000:3b:00.0; of a root complex pci0000:3a, or cpu0 for all of a CPU in NCCL's dump
+    kind: Literal["host-bridge", "bridge", "gpu", "nic", "nvswitch", "other"]
+    parent: str | None = None  # the id of the node above; None at the top
+    bandwidth: float | None = None  # bytes per second of the link to the parent, one direction
+    numa: int | None = None
+
+
+class NumaNode(Value, frozen=True, kw_only=True):
+    id: int
+    cpus: tuple[int, ...] | None = None  # logical processors
+
+
+class NcclGraph(Value, frozen=True, kw_only=True):
+    """One graph of NCCL's dump (NCCL_GRAPH_DUMP_FILE): the rings or trees that it laid."""
+
+    id: int  # 0 ring, 1 tree, 2 CollNet chain, 3 NVLS, 4 CollNet direct
+    pattern: int
+    channels: tuple[tuple[int, ...], ...]  # device numbers in order
+    bandwidth_intra: float  # bytes per second of one channel inside a host
+    bandwidth_inter: float  # bytes per second of one channel between hosts
+    type_intra: str  # NVL, PIX, PHB, SYS, ...
+    type_inter: str
+
+
 class Host(Value, frozen=True, kw_only=True):
     os: str | None = None
     cpu: str | None = None  # model name
     cpu_vendor: str | None = None  # GenuineIntel, AuthenticAMD, ...
+    cpu_family: int | None = None  # x86: as /proc/cpuinfo has it, 6
+    cpu_model_number: int | None = None  # x86: "model" of /proc/cpuinfo, 143 for Sapphire Rapids
     sockets: int | None = None
     numa_nodes: int | None = None
     cores: int | None = None  # physical
@@ -96,9 +182,26 @@ class Software(Value, frozen=True, kw_only=True):
     cuda_driver: str | None = None  # the newest CUDA version the driver can run
 
 
+class Price(Value, frozen=True, kw_only=True):
+    """What a vendor lists for one host, on demand."""
+
+    dollars_per_hour: float  # US dollars
+    region: str
+    date: str  # of the list, 2026-07-20
+    source: str
+
+
 class Unknown(Value, frozen=True, kw_only=True):
     what: str
     why: str
+
+
+class Contradiction(Value, frozen=True, kw_only=True):
+    """Two sources of one machine that say different things; the first was taken."""
+
+    what: str  # GPU0.memory, link GPU0-GPU1
+    sources: tuple[str, str]
+    values: tuple[str, str]
 
 
 class Machine(Value, frozen=True, kw_only=True):
@@ -107,12 +210,19 @@ class Machine(Value, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     nics: tuple[Nic, ...] = ()
     links: tuple[Link, ...] = ()
+    peer_access: tuple[PeerAccess, ...] = ()
+    distances: tuple[Distance, ...] = ()
+    pci: tuple[PciNode, ...] = ()
+    numa_nodes: tuple[NumaNode, ...] = ()
+    nccl_graphs: tuple[NcclGraph, ...] = ()
     host: Host = Host()
     software: Software = Software()
     unknown: tuple[Unknown, ...] = ()
     nodes: int = 1
     environment: dict[str, str] = {}  # variables that steer NCCL, CUDA and torch, as found
     environment_files: dict[str, str] = {}  # of those, the ones that a file of NCCL sets: name -> file
+    contradictions: tuple[Contradiction, ...] = ()
+    price: Price | None = None  # of one host; None: not rented, or no list names it
     source: str = LIVE
 
     def gpu(self, gpu_id: str) -> Gpu:

@@ -11,7 +11,7 @@ from typing import Literal
 from advisor.rules.machine import Value
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
-Algorithm = Literal["ring", "tree", "nvls"]
+Algorithm = Literal["ring", "tree", "nvls", "nvls-tree"]
 Protocol = Literal["ll", "ll128", "simple"]
 
 US, GB = 1e-6, 1e9
@@ -21,12 +21,10 @@ US, GB = 1e-6, 1e9
 NVLINK_SPEED = {6: 18 * GB, 7: 20 * GB, 8: 20 * GB, 9: 20.6 * GB, 10: 40.1 * GB}
 NVLINK_SPEED_GA102 = 12 * GB
 PCIE_SHARE = 12 / 15.75
-INTEL_OVERHEAD = 6 / 5  # GPU to GPU through an Intel root complex: 64-byte packets (search.cc:80-91)
 
 # Channels that NCCL's search finds on usual hosts, by generation of `generation_of`; public logs show 12 x 30e9
-# on 8 H100 and 12 x 20e9 on 8 A100. PCIe carries one. Then the speeds it tries for NVLS (search.cc:1036-1313).
+# on 8 H100 and 12 x 20e9 on 8 A100. PCIe carries one.
 _NVLINK_CHANNELS = (6, 12, 12, 16)
-_NVLS_SPEEDS = ((), (), (60, 50, 40, 30, 24, 20, 15, 12), (90, 80, 70, 60, 50, 45, 40, 30, 24, 20))
 
 # Seconds: base, then one hop over NVLink, PCIe and the network, each for LL, LL128, Simple (tuning.cc:148-212).
 _PROTOCOLS: tuple[Protocol, ...] = ("ll", "ll128", "simple")
@@ -35,12 +33,14 @@ _HOP_NVLINK = {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4)}
 _HOP_PCIE = {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7)}
 _HOP_NETWORK = {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0)}
 _NVLS_LATENCY = 25.0
+_NVLS_TREE_HOP = 20.9
 
 # GB/s by generation, for one, two and more nodes. LL is capped in all, the others per channel.
 _LL_MOST = ((39, 39, 20.4), (87.7, 22.5, 19), (141, 45, 35), (282, 90, 70))
 _RING_LL128_MOST = ((20, 20, 20), (20, 20, 20), (36.7, 36.7, 36.7), (40, 40, 40))
 _TREE_LL128_MOST = ((20, 20, 20), (20, 20, 20), (36.7, 36.7, 29), (55.6, 31.67, 20))
 _TREE_MOST = ((26.5, 18.5, 10), (24, 23.6, 17.8), (38.7, 41.4, 36), (70, 42.8, 24))
+_NVLS_TREE_MOST = ((0, 0, 0), (0, 0, 0), (0, 57.7, 45.5), (0, 96, 80))
 _NVLS_EFFICIENCY = (0.0, 0.0, 0.85, 0.74)
 
 # Tree all-reduce loses bandwidth at middle sizes: factors from 64 B on, by powers of two (tuning.cc:623-627).
@@ -73,8 +73,9 @@ class Group(Value, frozen=True, kw_only=True):
     generation: int  # 0 Volta and older, 1 Ampere and Ada, 2 Hopper, 3 Blackwell: of the oldest GPU
     nvlink: bool  # all hops inside a node
     amd: bool = False  # host CPU
-    ring: Graph
-    nvls: Graph | None = None  # multicast through NVSwitch: one node, Hopper and newer
+    ring: Graph  # inside a node
+    network: float | None = None  # bytes per second of one node; None counts as the ring, which NCCL does for two nodes
+    nvls: Graph | None = None  # multicast through NVSwitch inside a node: Hopper and newer
 
     @property
     def scale(self) -> int:
@@ -108,9 +109,13 @@ def ring_graph(bandwidth: float, generation: int, *, nvlink: bool) -> Graph:
 
 
 def nvls_graph(bandwidth: float, gpus: int, generation: int) -> Graph | None:
-    """One channel a GPU, each a multicast head, at the greatest speed that fits: 8 x 40e9 on 8 H100."""
-    speed = next((speed * GB for speed in _NVLS_SPEEDS[generation] if gpus * speed * GB <= bandwidth), None)
-    return Graph(channels=gpus, speed=speed) if speed else None
+    """One channel a GPU, each a multicast head: 8 x 41.2e9 on 8 H100, whose links carry 370.8e9.
+
+    To all-reduce S bytes a GPU sends all of them to the switches and then its share of the sum, S + S/n, so that the n
+    channels together carry n/(n+1) of its links. NCCL rounds that to the next speed of a list, 40e9 here; what 5, 6, 7
+    and 8 H200 reach follows the formula, not the list.
+    """
+    return Graph(channels=gpus, speed=bandwidth / (gpus + 1)) if _NVLS_EFFICIENCY[generation] else None
 
 
 def estimate(op: Op, size: float, group: Group) -> Estimate:
@@ -136,8 +141,10 @@ def _choices(op: Op, group: Group) -> list[tuple[Algorithm, Protocol]]:
     found: list[tuple[Algorithm, Protocol]] = [("ring", protocol) for protocol in protocols]
     if op == "all_reduce":
         found += [("tree", protocol) for protocol in protocols]
-    if group.nvls and op != "broadcast":
+    if group.nvls and group.nodes == 1 and op != "broadcast":
         found.append(("nvls", "simple"))
+    if group.nvls and group.network and op == "all_reduce":
+        found.append(("nvls-tree", "simple"))
     return found
 
 
@@ -159,7 +166,11 @@ def _bus_bandwidth(op: Op, group: Group, algorithm: Algorithm, protocol: Protoco
     """Bytes per second on the busiest link (tuning.cc:306-374)."""
     if algorithm == "nvls":
         return _nvls_bandwidth(op, group)
-    bus, channels, row, column = group.ring.total, group.ring.channels, group.generation, group.scale
+    if algorithm == "nvls-tree":
+        return _nvls_tree_bandwidth(group)
+    inside, channels, row, column = group.ring.total, group.ring.channels, group.generation, group.scale
+    network = inside if group.network is None else group.network
+    bus = min(inside, network)
     ll_row = row if group.nodes == 1 else int(group.amd)
     ll_most = _LL_MOST[ll_row][column] * GB
     if algorithm == "ring":
@@ -168,7 +179,7 @@ def _bus_bandwidth(op: Op, group: Group, algorithm: Algorithm, protocol: Protoco
         if protocol == "ll":
             return min(ll_most, bus / 2)
         return min(0.92 * bus, channels * _RING_LL128_MOST[row][column] * GB)
-    bus = min(0.92 * bus, channels * _TREE_MOST[row][column] * GB)
+    bus = min(0.92 * min(inside, network * _tree_share(group)), channels * _TREE_MOST[row][column] * GB)
     if protocol == "ll":
         return min(bus / 3.8, ll_most)
     if protocol == "ll128":
@@ -185,6 +196,24 @@ def _nvls_bandwidth(op: Op, group: Group) -> float:
     return group.nvls.total * _NVLS_EFFICIENCY[group.generation] * (heads - 1) / heads * share
 
 
+def _nvls_tree_bandwidth(group: Group) -> float:
+    """Multicast inside the nodes and a tree between them."""
+    if group.nvls is None or group.network is None:
+        return 0.0
+    heads = group.nvls.channels
+    inside = group.nvls.speed * _NVLS_EFFICIENCY[group.generation] * (heads - 1) / heads * 2
+    between = group.network / heads * _tree_share(group)
+    return heads * min(inside, between, _NVLS_TREE_MOST[group.generation][group.scale] * GB)
+
+
+def _tree_share(group: Group) -> int:
+    """Return how much of a tree's bus bandwidth one byte per second of a node's network is worth.
+
+    Of two nodes each sends S bytes to all-reduce S; a node inside a larger tree sends 2S, as in a ring.
+    """
+    return 2 if group.nodes == 2 else 1
+
+
 def _bus_to_algorithm(op: Op, group: Group, algorithm: Algorithm) -> float:
     return 0.5 if algorithm == "tree" else group.ranks / steps(op, group.ranks)
 
@@ -195,6 +224,8 @@ def _latency(op: Op, group: Group, algorithm: Algorithm, protocol: Protocol) -> 
     ranks, nodes = group.ranks, group.nodes
     if algorithm == "nvls":
         return _NVLS_LATENCY * US
+    if algorithm == "nvls-tree":
+        return (_NVLS_LATENCY + 2 * floor(log2(nodes)) * _NVLS_TREE_HOP) * US
     inside = (_HOP_NVLINK if group.nvlink else _HOP_PCIE)[algorithm][column]
     between = _HOP_NETWORK["tree" if ranks == nodes else algorithm][column]
     base = _BASE[algorithm][column]

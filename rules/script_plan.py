@@ -6,7 +6,7 @@ from advisor.rules.plan import Plan
 from advisor.rules.recommend import check_group, with_environment
 from advisor.rules.rule import Case, run_rules
 from advisor.rules.strategies import Group, launcher_of
-from advisor.rules.topology import gpu_groups
+from advisor.rules.subsets import gpu_groups
 
 
 def script_plan(machine: Machine, gpus: int | None = None) -> Plan:

@@ -8,7 +8,8 @@ from advisor.rules.device import supports_bf16
 from advisor.rules.job import Job, Precision
 from advisor.rules.machine import Machine
 from advisor.rules.plan import Checkpointing, Launcher, Plan, Strategy
-from advisor.rules.topology import gpu_groups, islands
+from advisor.rules.subsets import gpu_groups
+from advisor.rules.topology import islands
 
 MAX_MICRO_BATCH = 256  # samples; throughput has long flattened there
 BUCKET_CAPS_MB = (50.0, 100.0, 200.0)  # MiB, tried beside DDP's own default

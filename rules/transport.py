@@ -4,21 +4,26 @@ NCCL talks over NVLink where there is one; over PCIe directly only below a commo
 (src/graph/paths.cc:355-411 of 2.30.7). The NCCL_*_DISABLE variables found in the environment are respected.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
 
 from advisor.rules.hardware import gpu_model
 from advisor.rules.links import attachment, nvlink_rate
-from advisor.rules.machine import Gpu, Link, LinkKind, Machine
-from advisor.rules.nccl import INTEL_OVERHEAD, PCIE_SHARE, nvlink_speed
+from advisor.rules.machine import Gpu, Link, LinkKind, Machine, Pcie
+from advisor.rules.nccl import PCIE_SHARE, nvlink_speed
 
-# Achieved share of the bandwidth that NCCL's model counts. Direct copies: all-reduce of 64 MiB to 1 GiB over the 18
-# NVLinks of two H200 runs at 0.88 of 370.8e9 B/s. Through host memory every byte crosses it twice: the same two GPUs
-# with P2P off move 0.69 of PCIe 5 x16 after protocol and Intel's overhead; 4 and 8 RTX 5090 move 0.73 and 0.58
-# (https://github.com/NVIDIA/nccl/issues/1639).
-DIRECT = 0.88
-HOST_MEMORY = 0.7
-NETWORK = 0.9  # several nodes run 5-20 % below NCCL's model
-XGMI = 0.75  # of the data sheet; assumed, AMD prints no rate after protocol
+# Achieved share of the bandwidth that NCCL's model counts. Each is a round number near the large messages of the rows
+# named here, which benchmarks/data/published-collectives.jsonl marks as `fit`; all other rows of that file check them.
+RING = 0.97  # NVLink, three GPUs and more: 4 to 8 H200 with NVLS off
+PAIR = 0.88  # NVLink, two GPUs, each of which sends and reduces for the same peer: two H200
+XGMI = 0.7  # of the data sheet, which is before protocol: 8 MI300X
+DIRECT = 0.88  # PCIe; assumed to be as NVLink between two GPUs
+HOST_MEMORY = 0.57  # every byte is written and read over PCIe: two H200 with P2P off, 4 RTX 5090 on EPYC
+NETWORK = 0.93  # 4 nodes of 8 H100 with InfiniBand, 4 nodes of 8 B200 with EFA
+
+# Bytes per second between two sockets of a host whose CPU is unknown, or some EPYC, by the PCIe generation that the CPU
+# must have: what NCCL counts for Skylake, EPYC and Sapphire Rapids (src/graph/topo.cc:60-83).
+ASSUMED_BETWEEN_SOCKETS = {3: 10e9, 4: 16e9, 5: 22e9}
 
 # Bytes per second of TCP by one thread and one socket, NCCL's default: 3.0-3.4e9 over loopback; 4 threads 7.2-9.7e9.
 TCP_THREAD = 3.2e9
@@ -29,6 +34,7 @@ ASSUMED_RDMA = 12.5e9
 ASSUMED_ETHERNET = 1.25e9
 
 _DIRECT_PCIE: tuple[LinkKind, ...] = ("pcie-switch", "pcie-switches")
+_PCIE: tuple[LinkKind, ...] = (*_DIRECT_PCIE, "host-bridge", "numa-node")
 _MESH: tuple[LinkKind, ...] = ("nvlink", "xgmi")
 
 
@@ -36,21 +42,26 @@ def peer_to_peer(machine: Machine) -> bool:
     return not _is_set(machine, "NCCL_P2P_DISABLE")
 
 
-def mesh_speed(machine: Machine, link: Link) -> float | None:
-    """Bytes per second of a GPU-to-GPU link that is not PCIe; None for PCIe and where peer to peer is switched off."""
+def ring_share(gpus: int) -> float:
+    """Share of NVLink's bandwidth, as NCCL counts it, that a ring over so many GPUs reaches."""
+    return PAIR if gpus == 2 else RING
+
+
+def mesh_speed(machine: Machine, link: Link, gpus: int) -> float | None:
+    """Bytes per second of a link that is not PCIe in a ring of `gpus`; None for PCIe and with peer to peer off."""
     if link.kind not in _MESH or link.bandwidth is None or not peer_to_peer(machine):
         return None
     if link.bandwidth_source == "measured":
         return link.bandwidth
     gpu = machine.gpu(link.a)
     rate = nvlink_rate(gpu)
-    share = nvlink_speed(capability_of(gpu)) / rate if link.kind == "nvlink" and rate else XGMI
-    return DIRECT * share * link.bandwidth
+    share = ring_share(gpus) * nvlink_speed(capability_of(gpu)) / rate if link.kind == "nvlink" and rate else XGMI
+    return share * link.bandwidth
 
 
-def hop_speed(machine: Machine, link: Link, *, gpus: int, concurrent: int) -> float | None:
-    """Bytes per second of a hop in a ring over `gpus` GPUs; `concurrent` rings share the link between sockets."""
-    mesh = mesh_speed(machine, link)
+def hop_speed(machine: Machine, link: Link, *, gpus: Sequence[str], concurrent: int) -> float | None:
+    """Bytes per second of a hop in a ring over these GPUs; `concurrent` rings share the link between sockets."""
+    mesh = mesh_speed(machine, link, len(gpus))
     if mesh is not None:
         return mesh
     if not peer_to_peer(machine) and _is_set(machine, "NCCL_SHM_DISABLE"):
@@ -58,20 +69,23 @@ def hop_speed(machine: Machine, link: Link, *, gpus: int, concurrent: int) -> fl
     if link.bandwidth_source == "measured" and link.kind not in _MESH:
         return link.bandwidth
     a, b = machine.gpu(link.a), machine.gpu(link.b)
-    kind, wire = _pcie_path(link, a, b)
-    if wire is None:
+    kind = _pcie_kind(link, a, b)
+    if link.bandwidth is None:
         return None
-    if kind == "inter-socket":
-        wire /= concurrent
-    if kind not in _DIRECT_PCIE and machine.host.cpu_vendor != "AuthenticAMD":
-        wire /= INTEL_OVERHEAD
-    return wire * (DIRECT if _is_direct(machine, kind, a, b, gpus) else HOST_MEMORY)
+    wire = link.bandwidth if link.kind in _PCIE else None
+    slots = [PCIE_SHARE * slot for slot in (attachment(a), attachment(b), wire) if slot is not None]
+    if not slots:
+        return None
+    between = _between_sockets(machine, link, a) / concurrent if kind == "inter-socket" else inf
+    if _is_direct(machine, kind, a, b, len(gpus)):
+        return min(DIRECT * min(slots), between)
+    return min(HOST_MEMORY * min(slots) / _behind_one_switch(machine, link, gpus), between)
 
 
 def network_speed(machine: Machine, gpus: int, concurrent: int) -> float:
     """Bytes per second that one of `concurrent` groups with `gpus` GPUs a host sends to the next host.
 
-    NCCL uses one adapter a GPU at most, and RDMA adapters only if there are any.
+    NCCL uses RDMA adapters if there are any, and one adapter a GPU at most; EFA's plugin joins several to one.
     """
     rdma = [nic.bandwidth or ASSUMED_RDMA for nic in machine.nics if nic.kind != "ethernet"]
     if rdma and not _is_set(machine, "NCCL_IB_DISABLE"):
@@ -79,7 +93,8 @@ def network_speed(machine: Machine, gpus: int, concurrent: int) -> float:
     else:
         ethernet = [nic.bandwidth or ASSUMED_ETHERNET for nic in machine.nics] or [ASSUMED_ETHERNET]
         rates = [min(NETWORK * rate, tcp_speed(machine.environment)) for rate in ethernet]
-    total = sum(sorted(rates, reverse=True)[: max(1, len(machine.gpus))]) / concurrent
+    most = len(rates) if any(nic.kind == "efa" for nic in machine.nics) else max(1, len(machine.gpus))
+    total = sum(sorted(rates, reverse=True)[:most]) / concurrent
     slots = [PCIE_SHARE * slot for slot in map(attachment, machine.gpus) if slot is not None]
     return min(total, gpus * min(slots)) if slots else total
 
@@ -97,24 +112,44 @@ def capability_of(gpu: Gpu) -> str | None:
     return gpu.compute_capability or (model.compute_capability if model else None)
 
 
-def _pcie_path(link: Link, a: Gpu, b: Gpu) -> tuple[LinkKind, float | None]:
-    """Kind and speed of the PCIe way between two GPUs; what NVLink's cell hides is guessed from the NUMA nodes."""
-    slots = [PCIE_SHARE * slot for slot in (attachment(a), attachment(b)) if slot is not None]
-    if link.kind in _MESH:
-        apart = a.numa is not None and b.numa is not None and a.numa != b.numa
-        return "inter-socket" if apart else "host-bridge", min(slots, default=None)
-    if link.bandwidth is None:
-        return link.kind, None
-    shared = link.bandwidth if link.kind == "inter-socket" else PCIE_SHARE * link.bandwidth
-    return link.kind, min([shared, *slots])
+def _pcie_kind(link: Link, a: Gpu, b: Gpu) -> LinkKind:
+    """Kind of the PCIe way between two GPUs; what NVLink's cell hides is guessed from the NUMA nodes."""
+    if link.kind not in _MESH:
+        return link.kind
+    apart = a.numa is not None and b.numa is not None and a.numa != b.numa
+    return "inter-socket" if apart else "host-bridge"
+
+
+def _between_sockets(machine: Machine, link: Link, gpu: Gpu) -> float:
+    """Bytes per second of the link between sockets, which NVLink's cell hides, and for which NCCL has one EPYC only."""
+    known = link.kind == "inter-socket" and link.bandwidth_source != "assumed"
+    if known and link.bandwidth is not None and machine.host.cpu_vendor != "AuthenticAMD":
+        return link.bandwidth
+    model = gpu_model(gpu.name) if gpu.name else None
+    pcie = gpu.pcie or Pcie()
+    generation = pcie.generation_max or (model.pcie_generation if model else None) or 4
+    return ASSUMED_BETWEEN_SOCKETS.get(generation, max(ASSUMED_BETWEEN_SOCKETS.values()))
+
+
+def _behind_one_switch(machine: Machine, link: Link, gpus: Sequence[str]) -> int:
+    """Count the GPUs of the ring that reach host memory through the same PCIe switch, and so through one slot."""
+    if link.kind not in _DIRECT_PCIE:
+        return 1
+    near = [k for k in machine.links if k.kind in _DIRECT_PCIE and link.a in (k.a, k.b) and {k.a, k.b} <= set(gpus)]
+    return 1 + len(near)
 
 
 def _is_direct(machine: Machine, kind: LinkKind, a: Gpu, b: Gpu, gpus: int) -> bool:
-    """Whether NCCL lets the GPUs copy to each other: below one host bridge, or two GPUs on an AMD host."""
+    """Whether NCCL lets the GPUs copy to each other: below one host bridge, or two GPUs on an AMD host.
+
+    The driver's answer for the pair decides whether they can; without one, the data sheets do.
+    """
     if not peer_to_peer(machine):
         return False
+    pair = {a.id, b.id}
+    told = [p.status for p in machine.peer_access if {p.a, p.b} == pair and p.capability in ("read", "write")]
     models = [gpu_model(gpu.name) if gpu.name else None for gpu in (a, b)]
-    able = all(model is not None and model.pcie_p2p for model in models)
+    able = set(told) == {"OK"} if told else all(model is not None and model.pcie_p2p for model in models)
     return able and (kind in _DIRECT_PCIE or (gpus <= 2 and machine.host.cpu_vendor == "AuthenticAMD"))
 
 

@@ -23,8 +23,11 @@ HEADINGS = ["What it finds", "Why it matters", "What to do", "Source"]
 
 
 def machine_of(case: dict[str, Any]) -> Machine:
-    stored = ROOT / "fixtures" / "machines" / f"{case['machine']}.json"
-    machine = load_machine(str(stored) if stored.exists() else case["machine"])
+    sources = [case["machine"]] if isinstance(case["machine"], str) else case["machine"]
+    stored = [ROOT / "fixtures" / "machines" / f"{source}.json" for source in sources]
+    machine = load_machine(
+        *(str(file) if file.exists() else source for source, file in zip(sources, stored, strict=True))
+    )
     return replace(machine, environment=case.get("environment", {}))
 
 

@@ -15,7 +15,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     code = main(json.loads(sys.argv[1]))
 print(json.dumps([code, sorted({name.split(".")[0] for name in sys.modules})]))
 """
-HEAVY = {"torch", "networkx", "rich", "numpy", "psutil", "pynvml"}
+HEAVY = {"torch", "networkx", "rich", "numpy", "psutil", "pynvml", "drawsvg", "resvg_py"}
 
 
 def loaded(*arguments: str) -> tuple[int, set[str]]:

@@ -11,7 +11,7 @@ def machine_of(args: argparse.Namespace) -> Machine:
     if args.machine is not None:
         from advisor.probe.load import load_machine
 
-        return load_machine(args.machine, gpu=args.gpu, gpu_memory=args.gpu_memory)
+        return load_machine(*args.machine, gpu=args.gpu, gpu_memory=args.gpu_memory)
     if args.gpu or args.gpu_memory:
         raise AdvisorError("--gpu and --gpu-memory describe another machine", "add --machine SOURCE")
     from advisor.probe.live.machine import probe_live

@@ -1,11 +1,13 @@
 """`advisor probe`: what this machine is, and what is wrong with it."""
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from advisor.answer import Answer
 from advisor.arguments import add_machine, add_output
 from advisor.commands.machine import machine_of
+from advisor.picture.files import FILES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,12 +17,16 @@ def add_probe(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Add the command to the parser."""
     parser = subparsers.add_parser("probe", help="what this machine is: GPUs, links, islands", allow_abbrev=False)
     add_machine(parser)
-    add_output(parser)
+    add_output(parser, FILES)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Probe, and judge what needs no job."""
+    if args.machine == ["list"]:
+        from advisor.commands.machine_list import machine_list
+
+        return machine_list()
     from advisor.probe.document import ProbeDocument
     from advisor.rules.catalog import RULES
     from advisor.rules.fabric import fabric_of
@@ -42,4 +48,5 @@ def run(args: argparse.Namespace) -> Answer:
         return machine_verdict(machine, fabric)
 
     code = 1 if any(finding.severity == "error" for finding in findings) else 0
-    return Answer(code, document, report, verdict)
+    files = {ending: partial(make, document) for ending, make in FILES.items()}
+    return Answer(code, document, report, verdict, files=files)

@@ -1,4 +1,4 @@
-"""Get a machine from what `--machine` names: a saved probe, the text of a link matrix, or a description in words."""
+"""Get a machine from what `--machine` says: a saved probe, the text of a link matrix, a machine's name, or words."""
 
 import difflib
 import sys
@@ -7,9 +7,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from advisor.probe.described import looks_described, machine_from_description
 from advisor.probe.document import read_document
-from advisor.probe.text.topo_m import machine_from_topo_m
+from advisor.probe.instances import machine_in_words
+from advisor.probe.merge import merge
+from advisor.probe.text.readers import machine_from_text
+from advisor.rules.derived_links import with_derived_links
 from advisor.rules.errors import AdvisorError
 from advisor.rules.hardware import GpuModel, gpu_model, gpu_names
 from advisor.rules.links import with_link_bandwidths
@@ -18,26 +20,29 @@ from advisor.rules.machine import Gpu, Machine
 LARGEST = 64 * 2**20  # bytes; a probe of 16 GPUs has 100 kB
 
 
-def load_machine(source: str, *, gpu: str | None = None, gpu_memory: int | None = None) -> Machine:
-    """Load a machine; `gpu` (a name) and `gpu_memory` (bytes) add what the source does not say.
+def load_machine(*sources: str, gpu: str | None = None, gpu_memory: int | None = None) -> Machine:
+    """Load a machine; `gpu` (a name) and `gpu_memory` (bytes) add what the sources do not say.
 
-    `source` is a file, "-" for standard input, or words. Raises AdvisorError where it is none of these, and where
-    `gpu` or `gpu_memory` contradict it.
+    A source is a file, "-" for standard input, or words; several are of one machine. Raises AdvisorError where one is
+    none of these, and where `gpu` or `gpu_memory` contradict them.
     """
-    machine = _load(source)
+    parts = [_load(source) for source in sources]
+    # a saved probe calls itself `this machine`
+    machine = (
+        merge([replace(part, source=source) for part, source in zip(parts, sources, strict=True)])
+        if parts[1:]
+        else parts[0]
+    )
     if gpu is not None:
         machine = with_gpu(machine, known_gpu(gpu))
     if gpu_memory is not None:
         machine = with_memory(machine, gpu_memory)
-    return with_link_bandwidths(machine)
+    return with_link_bandwidths(with_derived_links(machine))
 
 
 def _load(source: str) -> Machine:
-    if source != "-" and not Path(source).exists():
-        if looks_described(source):
-            return machine_from_description(source)
-        hint = "give a file, or words such as '4x a10g pcie3x8' or '2x8 h100 nvswitch, ib 8x400'"
-        raise AdvisorError(f"there is no file {source}", hint)
+    if source != "-" and not _exists(source):
+        return machine_in_words(source)
     content = _read(source)
     name = "standard input" if source == "-" else source
     if content.removeprefix(BOM_UTF8).lstrip()[:1] == b"{":
@@ -45,10 +50,17 @@ def _load(source: str) -> Machine:
     # Windows PowerShell writes what `>` redirects as UTF-16
     encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8"
     try:
-        machine = machine_from_topo_m(content.decode(encoding, errors="replace"), name)
+        machine = machine_from_text(content.decode(encoding, errors="replace"), name)
     except AdvisorError as error:
         raise AdvisorError(f"{name}: {error.message}", error.hint) from error
     return replace(machine, gpus=tuple(_by_data_sheet(gpu) for gpu in machine.gpus))
+
+
+def _exists(source: str) -> bool:
+    try:
+        return Path(source).exists()
+    except OSError:  # longer than a name of a file can be
+        return False
 
 
 def _read(source: str) -> bytes:

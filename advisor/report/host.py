@@ -6,7 +6,7 @@ from rich.console import RenderableType
 
 from advisor.report.layout import labelled, listed, section
 from advisor.rules.format import binary, memory, plural
-from advisor.rules.machine import Host, Machine, Software
+from advisor.rules.machine import Host, Machine, Price, Software
 
 
 def host_section(machine: Machine) -> RenderableType | None:
@@ -15,6 +15,7 @@ def host_section(machine: Machine) -> RenderableType | None:
         ("host", _host(machine.host)),
         ("memory", _host_memory(machine.host)),
         ("software", _software(machine.software)),
+        ("price", _price(machine.price)),
         ("variables", [f"{name}={value}" for name, value in sorted(machine.environment.items())]),
     ]
     known = [(label, listed(parts)) for label, found in rows if (parts := [part for part in found if part])]
@@ -51,6 +52,12 @@ def _host_memory(host: Host) -> list[str | None]:
         f"/dev/shm {binary(host.shm)}" if host.shm is not None else None,
         f"locked memory {locked}" if locked else None,
     ]
+
+
+def _price(price: Price | None) -> list[str | None]:
+    if price is None:
+        return []
+    return [f"${price.dollars_per_hour:,.2f} an hour on demand", price.region, f"list of {price.date}"]
 
 
 def _software(software: Software) -> list[str | None]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from advisor.report.fabric import fabric_section
 from advisor.report.findings import findings_section
 from advisor.report.host import host_in_short, host_section
 from advisor.report.layout import (
@@ -13,14 +14,12 @@ from advisor.report.layout import (
     Grid,
     Row,
     labelled,
-    listed,
     one_line,
     prose,
     section,
-    sentence,
     stack,
 )
-from advisor.report.matrix import STYLES, Matrix, code_in_words, lanes, nearness
+from advisor.report.matrix import STYLES, Matrix, lanes, nearness
 from advisor.rules.fabric import Fabric
 from advisor.rules.format import (
     UNKNOWN,
@@ -31,7 +30,6 @@ from advisor.rules.format import (
     ids,
     memory,
     plural,
-    seconds,
 )
 from advisor.rules.machine import LIVE, Gpu, Link, Machine, Pcie
 from advisor.rules.plan import Finding
@@ -51,7 +49,7 @@ def machine_report(
         _gpus(machine),
         _nics(machine),
         _links(machine),
-        _fabric(fabric, machine) if fabric is not None and len(machine.gpus) * machine.nodes > 1 else None,
+        fabric_section(machine, fabric) if fabric is not None and len(machine.gpus) * machine.nodes > 1 else None,
         host_section(machine),
         _unknown(machine),
         findings_section(findings),
@@ -215,45 +213,6 @@ def _links(machine: Machine) -> RenderableType | None:
         return None
     title = "Links" if machine.nodes == 1 else "Links within each host"
     return section(title, Matrix(machine))
-
-
-def _fabric(fabric: Fabric, machine: Machine) -> RenderableType:
-    rows: list[tuple[str, RenderableType]] = []
-    if fabric.islands:
-        shown = [ids(island) for island in fabric.islands]
-        rows.append(("islands" if len(shown) > 1 else "island", listed(shown, "  ")))
-    if fabric.slowest_link is not None:
-        rows.append(("slowest link", _slowest(fabric.slowest_link)))
-    if fabric.ring is not None:
-        speed = f"{bandwidth(fabric.ring.bandwidth)} by NCCL's model: " if fabric.ring.bandwidth else ""
-        rows.append(("ring", speed + " ".join(fabric.ring.order)))
-    return section(
-        "What the links give",
-        stack(labelled(rows) if rows else None, _collectives(fabric, len(machine.gpus) * machine.nodes)),
-    )
-
-
-def _slowest(link: Link) -> Text:
-    speed = "" if link.bandwidth is None else f", {bandwidth(link.bandwidth)}"
-    source = "" if link.bandwidth_source is None else f" ({link.bandwidth_source})"
-    words = sentence(f": {code_in_words(link.code, link.kind)}{speed}{source}")
-    return Text.assemble(f"{link.a} - {link.b}  ", (link.code, STYLES[link.kind]), words)
-
-
-def _collectives(fabric: Fabric, gpus: int) -> RenderableType | None:
-    if not fabric.collectives:
-        return None
-    columns = [
-        Column(f"over {plural(gpus, 'GPU')}"),
-        Column("latency", "right"),
-        Column("bus bandwidth", "right"),
-        Column("source"),
-    ]
-    rows = [
-        (name, seconds(cost.latency), bandwidth(cost.bus_bandwidth), cost.source)
-        for name, cost in fabric.collectives.items()
-    ]
-    return Grid(columns, rows)
 
 
 def _unknown(machine: Machine) -> RenderableType | None:

@@ -36,7 +36,10 @@ WORDS: dict[LinkKind, str] = {
 
 
 class Matrix:
-    """GPUs against GPUs and NICs where the width allows, else against GPUs alone, in blocks of columns if need be."""
+    """GPUs against GPUs and NICs where the width allows, else against GPUs alone, in blocks of columns if need be.
+
+    A lone GPU gets its nearest NICs instead.
+    """
 
     def __init__(self, machine: Machine) -> None:
         pairs = {(link.a, link.b): link for link in machine.links}
@@ -50,7 +53,7 @@ class Matrix:
         for columns in self._blocks([] if alone else self.gpus + self.nics * together, options.max_width):
             yield from self._block(columns)
             yield Text()
-        if self.nics and not together:
+        if self.nics and alone:
             yield Grid([Column("GPUs"), Column("nearest NICs", folds=True), Column("link")], self._nearest_rows())
             yield Text()
         shown = self.gpus + self.nics if together else self.gpus

@@ -17,39 +17,39 @@ NCCL's ring algorithm, https://developer.nvidia.com/blog/massively-scale-deep-le
 
 from collections.abc import Iterator
 
-from advisor.rules.fabric import fabric_of
 from advisor.rules.format import bandwidth
 from advisor.rules.machine import Machine
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
+from advisor.rules.topology import islands, slowest_link
 
 
 @rule("NET101", "ring-leaves-the-islands")
 def check(case: Case) -> Iterator[Finding]:
-    fabric = fabric_of(case.machine)
-    slowest = fabric.slowest_link
-    inside = island_bandwidth(case.machine, fabric.islands)
-    if len(fabric.islands) < 2 or inside is None or slowest is None or slowest.bandwidth is None:
+    groups = islands(case.machine)
+    slowest = slowest_link(case.machine, [gpu.id for gpu in case.machine.gpus])
+    inside = island_bandwidth(case.machine, groups)
+    if len(groups) < 2 or inside is None or slowest is None or slowest.bandwidth is None:
         return
     if slowest.bandwidth > inside / 2:
         return
-    sizes = sorted({len(island) for island in fabric.islands})
+    sizes = sorted({len(island) for island in groups})
     yield Finding(
         code="NET101",
         name="ring-leaves-the-islands",
         severity="info",
         message=(
-            f"{len(fabric.islands)} islands of {' or '.join(map(str, sizes))} GPUs have {bandwidth(inside)} inside, "
+            f"{len(groups)} islands of {' or '.join(map(str, sizes))} GPUs have {bandwidth(inside)} inside, "
             f"but the ring over all crosses {slowest.a}-{slowest.b} ({slowest.code}) at {bandwidth(slowest.bandwidth)}"
         ),
-        facts={"inside": inside, "across": slowest.bandwidth, "islands": len(fabric.islands)},
+        facts={"inside": inside, "across": slowest.bandwidth, "islands": len(groups)},
         remedy="advisor recommend prices single islands and hybrid sharding beside all GPUs",
     )
 
 
-def island_bandwidth(machine: Machine, islands: tuple[tuple[str, ...], ...]) -> float | None:
+def island_bandwidth(machine: Machine, groups: tuple[tuple[str, ...], ...]) -> float | None:
     """Return the slowest direct link inside the islands, bytes per second; None where nothing is linked or known."""
-    home = {gpu: index for index, island in enumerate(islands) for gpu in island}
+    home = {gpu: index for index, island in enumerate(groups) for gpu in island}
     inside = [
         link.bandwidth
         for link in machine.links

@@ -1,6 +1,7 @@
 """Stand-ins for the hardware edge of the probe, a captured machine, and the stored pages of the reports."""
 
 import ast
+import ctypes
 import os
 import re
 import sys
@@ -30,11 +31,18 @@ class NVMLError(Exception):
 NOT_SUPPORTED = NVMLError(3, "Not Supported")
 
 
+class FabricInfo(ctypes.Structure):
+    """The part of c_nvmlGpuFabricInfoV_t that is read."""
+
+    _fields_ = (("state", ctypes.c_uint),)
+
+
 class FakeNvml(ModuleType):
     """Answers NVML calls from tables; what no table has is "not supported", as NVML says it.
 
-    `gpus`: for each GPU, function name -> answer, an error or a tuple of answers by link number.
-    `system`: the same for calls without a GPU. `pairs`: common ancestor by pair of indices.
+    `gpus`: for each GPU, function name -> answer, an error or a tuple of answers by link number; "fields" by field, or
+    by field and scope; "mig" is a list of such tables, one for each instance.
+    `system`: the same for calls without a GPU. `pairs`: common ancestor by pair of indices. `peers`: statuses by pair.
     """
 
     NVMLError = NVMLError
@@ -44,13 +52,16 @@ class FakeNvml(ModuleType):
         gpus: list[dict[str, Any]] | None = None,
         system: dict[str, Any] | None = None,
         pairs: dict[tuple[int, int], int] | None = None,
+        peers: dict[tuple[int, int], list[int]] | None = None,
     ) -> None:
         super().__init__("pynvml")
-        self.gpus, self.pairs = gpus or [], pairs or {}
+        self.gpus, self.pairs, self.peers = gpus or [], pairs or {}, peers or {}
         self.system = {"nvmlInit": None, "nvmlShutdown": None, "nvmlDeviceGetCount": len(self.gpus)} | (system or {})
         self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
+        if name == "c_nvmlGpuFabricInfoV_t" and any("fabric" in gpu for gpu in self.gpus):
+            return FabricInfo
         if not name.startswith("nvml") or name in self.system.get("absent", ()):
             raise AttributeError(name)
 
@@ -65,12 +76,35 @@ class FakeNvml(ModuleType):
             return self._given(self.pairs.get((args[0], args[1])))
         if name == "nvmlDeviceGetHandleByIndex":
             return self._given(self.gpus[args[0]].get(name, args[0]))
+        if name == "nvmlDeviceGetP2PStatus":
+            statuses = self.peers.get((args[0], args[1]), [])
+            return self._given(statuses[args[2]] if args[2] < len(statuses) else NOT_SUPPORTED)
         if name.startswith("nvmlDevice") and args:
-            answer = self.gpus[args[0]].get(name, NOT_SUPPORTED)
-            if "NvLink" in name and isinstance(answer, tuple):
-                return self._given(answer[args[1]] if args[1] < len(answer) else NOT_SUPPORTED)
-            return self._given(answer)
+            return self._given(self._of_device(name, self._table(args[0]), args[1:]))
         return self._given(self.system.get(name, NOT_SUPPORTED))
+
+    def _table(self, handle: Any) -> dict[str, Any]:
+        """Find the answers of a GPU, or of an instance, whose handle is a pair."""
+        table: dict[str, Any] = (
+            self.gpus[handle[0]]["mig"][handle[1]] if isinstance(handle, tuple) else self.gpus[handle]
+        )
+        return table
+
+    def _of_device(self, name: str, table: dict[str, Any], args: tuple[Any, ...]) -> Any:
+        if name == "nvmlDeviceGetFieldValues":
+            return [_field(table.get("fields", {}).get(field)) for field in args[0]]
+        if name == "nvmlDeviceGetMaxMigDeviceCount" and "mig" in table:
+            return len(table["mig"]) + 1  # the driver leaves gaps
+        if name == "nvmlDeviceGetMigDeviceHandleByIndex":
+            known = args[0] < len(table.get("mig", ()))
+            return (self.gpus.index(table), args[0]) if known else NVMLError(6, "Not Found")
+        if name == "nvmlDeviceGetGpuFabricInfoV" and "fabric" in table:
+            args[0]._obj.state = table["fabric"]
+            return None
+        answer = table.get(name, NOT_SUPPORTED)
+        if "NvLink" in name and isinstance(answer, tuple):
+            return answer[args[0]] if args[0] < len(answer) else NOT_SUPPORTED
+        return answer
 
     def _given(self, answer: Any) -> Any:
         if isinstance(answer, Exception):
@@ -82,6 +116,7 @@ class FakeNvml(ModuleType):
         """Answer as a machine did whose calls were written down, one a line: `nvml-calls.txt`."""
         gpus: list[dict[str, Any]] = []
         pairs: dict[tuple[int, int], int] = {}
+        peers: dict[tuple[int, int], list[int]] = {}
         system: dict[str, Any] = {}
         for line in text.splitlines():
             words = line.split()
@@ -90,6 +125,7 @@ class FakeNvml(ModuleType):
                 system["nvmlSystemGetCudaDriverVersion_v2"] = int(words[-1])
             elif words[2:3] == ["common"]:
                 pairs[int(words[0]), int(words[1])] = int(words[3])
+                peers[int(words[0]), int(words[1])] = ast.literal_eval(line.split("atomics ")[1])
             elif not line.startswith(" "):
                 gpus.append(_first_line(line))
             elif words[0].startswith("nvmlDevice"):
@@ -98,7 +134,7 @@ class FakeNvml(ModuleType):
                 _add_link(gpus[-1], words)
             elif words[0] == "fields":
                 _repeat_links(gpus[-1], _fields(line)[91])
-        return cls(gpus, system, pairs)
+        return cls(gpus, system, pairs, peers)
 
 
 def _first_line(line: str) -> dict[str, Any]:
@@ -117,8 +153,9 @@ def _value(text: str) -> Any:
 
 
 def _add_link(gpu: dict[str, Any], words: list[str]) -> None:
-    state, remote, kind = int(words[2]), pci(words[4]), int(words[5])
-    for name, value in (("State", state), ("RemotePciInfo", remote), ("RemoteDeviceType", kind)):
+    state, version, remote, kind = int(words[2]), int(words[3]), pci(words[4]), int(words[5])
+    told = (("State", state), ("Version", version), ("RemotePciInfo", remote), ("RemoteDeviceType", kind))
+    for name, value in told:
         gpu[f"nvmlDeviceGetNvLink{name}"] = (*gpu.get(f"nvmlDeviceGetNvLink{name}", ()), value)
 
 
@@ -131,6 +168,10 @@ def _repeat_links(gpu: dict[str, Any], count: int) -> None:
     """The capture holds the first links only, and their number (field 91); they are all alike."""
     for name in [name for name in gpu if "NvLink" in name]:
         gpu[name] = (*gpu[name], *(gpu[name][-1:] * (count - len(gpu[name]))))
+
+
+def _field(value: int | None) -> SimpleNamespace:
+    return SimpleNamespace(nvmlReturn=3 if value is None else 0, value=SimpleNamespace(uiVal=value or 0))
 
 
 def pci(bus_id: str) -> SimpleNamespace:

@@ -92,6 +92,19 @@ def test_quiet_gives_one_line_and_a_file_takes_the_report(advisor: Advisor, tmp_
     assert "Candidates" in report.read_text()
 
 
+def test_a_picture_takes_the_place_of_the_report(advisor: Advisor, tmp_path: Path) -> None:
+    picture = tmp_path / "topology.svg"
+    said = advisor("probe", "--machine", A10G, "-o", str(picture))
+    assert (said.code, said.out) == (0, "")
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_an_unknown_ending_takes_the_report(advisor: Advisor, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.md"
+    assert advisor("probe", "--machine", A10G, "-o", str(notes)).code == 0
+    assert "4x NVIDIA A10G" in notes.read_text()
+
+
 def test_the_page_of_a_rule_is_found_by_code_and_by_name(advisor: Advisor) -> None:
     assert "What to do" in advisor("explain", "mem101").out
     assert advisor("explain", "states-exceed-memory").code == 0
@@ -110,6 +123,9 @@ def test_the_page_of_a_rule_is_found_by_code_and_by_name(advisor: Advisor) -> No
         (["recommend", "--params", "1e9", "--only", "tp", "--machine", A10G], "'tp'"),
         (["recommend", "--params", "1e9", "--machine", "nowhere.json"], "nowhere.json"),
         (["recommend", "--params", "1e9", "--machine", A10G, "-o", "/nowhere/plan.json"], "/nowhere/plan.json"),
+        (["recommend", "--params", "1e9", "--machine", A10G, "-o", "plan.svg"], ".json"),
+        (["probe", "--machine", A10G, "-o", "topology.pdf"], ".svg or .png or .html or .dot or .graphml or .json"),
+        (["probe", "--machine", A10G, "-o", "/nowhere/topology.svg"], "/nowhere/topology.svg"),
         (["recommend", "--params", "1e9", "--gpu", "a10g"], "--gpu"),
         (["recommend", "--param", "1e9"], "--param"),
         (["apply", "nowhere.py"], "nowhere.py"),

@@ -163,59 +163,6 @@ def test_an_nvidia_smi_that_is_no_program_is_a_reason(one_gpu, use_nvidia_smi) -
     assert "can't be run" in whys(probe_live(one_gpu))["links"]
 
 
-@pytest.fixture
-def three_gpus(bare_host, use_nvml, nvml_pci) -> Path:
-    gpus = [
-        {
-            "nvmlDeviceGetName": "NVIDIA L4" if i else "Tesla T4",
-            "nvmlDeviceGetUUID": f"GPU-{i}a{i}b-77",
-            "nvmlDeviceGetPciInfo": nvml_pci(f"00000000:0{i}:00.0"),
-        }
-        for i in range(3)
-    ]
-    use_nvml(gpus=gpus, pairs={(0, 1): 10, (0, 2): 50, (1, 2): 50})
-    return bare_host
-
-
-@pytest.mark.parametrize(
-    ("listed", "shown"),
-    [
-        ("1", ["GPU1"]),
-        ("2,0", ["GPU0", "GPU2"]),
-        (" 0 , 1 ", ["GPU0", "GPU1"]),
-        ("GPU-1a", ["GPU1"]),
-        ("GPU-2a2b-77,GPU-0a0b-77", ["GPU0", "GPU2"]),
-        ("0,7,1", ["GPU0"]),
-        ("GPU-", []),
-        ("-1", []),
-        ("", []),
-        ("0,1,2", ["GPU0", "GPU1", "GPU2"]),
-    ],
-)
-def test_only_visible_gpus_are_listed(three_gpus, monkeypatch, listed, shown) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
-    machine = probe_live(three_gpus)
-    assert [gpu.id for gpu in machine.gpus] == shown
-    assert {end for link in machine.links for end in (link.a, link.b)} <= set(shown)
-    assert not any(f"GPU{i}" in what for i in range(3) if f"GPU{i}" not in shown for what in whys(machine))
-    hidden = 3 - len(shown)
-    assert any(f"{hidden} more GPU" in what for what in whys(machine)) == (hidden > 0)
-
-
-def test_mixed_gpus_chosen_by_number_need_a_fixed_order(three_gpus, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
-    assert any("CUDA_DEVICE_ORDER=PCI_BUS_ID" in why for why in whys(probe_live(three_gpus)).values())
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert not any("CUDA_DEVICE_ORDER" in why for why in whys(probe_live(three_gpus)).values())
-
-
-def test_mig_instances_in_the_list_leave_all_gpus_and_a_note(three_gpus, monkeypatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-6a11")
-    machine = probe_live(three_gpus)
-    assert len(machine.gpus) == 3
-    assert "MIG" in whys(machine)["visible GPUs"]
-
-
 def test_a_file_of_nccl_is_told_as_the_origin_of_a_value(bare_host, use_nvml) -> None:
     use_nvml()
     (bare_host / "etc").mkdir()

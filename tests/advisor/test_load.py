@@ -96,3 +96,23 @@ def test_an_unknown_gpu_gets_near_names() -> None:
     with pytest.raises(AdvisorError) as error:
         load_machine("4x a10g", gpu="a10gg")
     assert "a10g" in error.value.hint
+
+
+def test_all_sources_of_one_machine_agree_with_what_was_probed_there() -> None:
+    """Two H200 of 2026-11-30: five outputs of nvidia-smi, NCCL's two dumps and the live probe contradict nowhere."""
+    folder = Path(__file__).parents[2] / "fixtures/captures/2xh200-merged"
+    texts = [str(folder / name) for name in ("nvidia-smi.txt", "nccl-topo.xml", "nccl-graph.xml")]
+    probed = load_machine(str(folder / "probe.json"))
+    merged = load_machine(*texts, str(folder / "probe.json"))
+    assert merged.contradictions == ()
+    assert {frozenset((k.a, k.b)): k.code for k in merged.links} == {
+        frozenset((k.a, k.b)): k.code for k in probed.links
+    }
+    alone = load_machine(*texts)
+    for gpu, told in zip(probed.gpus, alone.gpus, strict=True):
+        for field in ("name", "uuid", "bus_id", "compute_capability", "numa", "cpu_affinity", "ecc"):
+            assert getattr(told, field) in (None, getattr(gpu, field)), field
+        assert abs((told.memory or 0) - (gpu.memory or 0)) < 2**20
+        assert len([link for link in told.nvlinks or () if link.active]) == 18
+    assert alone.nccl_graphs[0].channels == ((0, 1),) * 12
+    assert {(p.a, p.b, p.status) for p in alone.peer_access} == {("GPU0", "GPU1", "OK"), ("GPU1", "GPU0", "OK")}

@@ -8,9 +8,13 @@ from syrupy.assertion import SnapshotAssertion
 
 from advisor.report.console import render
 from advisor.report.machine import machine_headline, machine_report, machine_verdict
-from advisor.rules.fabric import Collective, Fabric, Ring
+from advisor.rules.asymmetry import asymmetries
+from advisor.rules.contention import nearest_nics, shared_links
+from advisor.rules.fabric import Collective, Fabric, GroupCost, Ring
 from advisor.rules.machine import Gpu, Host, Link, LinkKind, Machine, Nic, Pcie, Software, Unknown
 from advisor.rules.plan import Finding
+from advisor.rules.subsets import subsets_of
+from advisor.rules.topology import island_levels
 
 KINDS: dict[str, LinkKind] = {
     "NV": "nvlink",
@@ -170,6 +174,57 @@ def pair_of_3090() -> tuple[Machine, Fabric]:
     return machine, Fabric(islands=(("GPU0",), ("GPU1",)), slowest_link=link, ring=ring, collectives=costs(7.1))
 
 
+def three_with_one_bridge() -> tuple[Machine, Fabric]:
+    gpus = tuple(
+        Gpu(
+            id=f"GPU{i}",
+            index=i,
+            name="NVIDIA RTX A6000",
+            memory=51_539_607_552,
+            pcie=Pcie(generation_max=4, width_max=16),
+            numa=i // 2,
+        )
+        for i in range(3)
+    )
+    matrix = """
+         GPU0 GPU1 GPU2 mlx5_0
+    GPU0  X   NV4  SYS  PIX
+    GPU1 NV4   X   SYS  PIX
+    GPU2 SYS  SYS   X   SYS
+    """
+    wires = links(matrix, {"NV4": 56 * GB, "SYS": 10 * GB})
+    machine = Machine(gpus=gpus, nics=(Nic(id="mlx5_0"),), links=wires)
+    ring = Ring(order=("GPU0", "GPU1", "GPU2"), bandwidth=7 * GB)
+    groups = tuple(
+        GroupCost(gpus=tuple(f"GPU{i}" for i in range(count)), collectives=costs(speed))
+        for count, speed in ((2, 48), (3, 7))
+    )
+    islands = (("GPU0", "GPU1"), ("GPU2",))
+    return machine, Fabric(islands=islands, slowest_link=wires[1], ring=ring, collectives=costs(7), groups=groups)
+
+
+def four_plus_two() -> tuple[Machine, Fabric]:
+    matrix = """
+         GPU0 GPU1 GPU2 GPU3 GPU4 GPU5
+    GPU0  X   PIX  NODE NODE SYS  SYS
+    GPU1 PIX   X   NODE NODE SYS  SYS
+    GPU2 NODE NODE  X   PIX  SYS  SYS
+    GPU3 NODE NODE PIX   X   SYS  SYS
+    GPU4 SYS  SYS  SYS  SYS   X   PIX
+    GPU5 SYS  SYS  SYS  SYS  PIX   X
+    """
+    speeds = {"PIX": 31.5 * GB, "NODE": 31.5 * GB, "SYS": 10 * GB}
+    gpus = tuple(
+        Gpu(id=f"GPU{i}", index=i, name="NVIDIA A10G", memory=24_146_608_128, pcie=Pcie(generation_max=4, width_max=16))
+        for i in range(6)
+    )
+    wires = links(matrix, speeds)
+    islands = tuple((f"GPU{i}", f"GPU{i + 1}") for i in (0, 2, 4))
+    slowest = next(link for link in wires if link.code == "SYS")
+    ring = Ring(order=tuple(f"GPU{i}" for i in range(6)), bandwidth=7 * GB)
+    return Machine(gpus=gpus, links=wires), Fabric(islands=islands, slowest_link=slowest, ring=ring)
+
+
 def without_gpu() -> tuple[Machine, None]:
     machine = Machine(
         host=Host(
@@ -184,12 +239,26 @@ def without_gpu() -> tuple[Machine, None]:
     return machine, None
 
 
+def with_parts(machine: Machine, fabric: Fabric | None) -> tuple[Machine, Fabric | None]:
+    """Add to a fabric with costs by hand what follows from the machine's links alone."""
+    return machine, fabric and replace(
+        fabric,
+        levels=island_levels(machine),
+        subsets=subsets_of(machine),
+        shared=shared_links(machine),
+        nics=nearest_nics(machine),
+        uneven=asymmetries(machine),
+    )
+
+
 MACHINES = {
-    "dgx1-v100": dgx1_v100(),
-    "hgx-h100": hgx_h100(),
-    "two-3090": pair_of_3090(),
+    "dgx1-v100": with_parts(*dgx1_v100()),
+    "hgx-h100": with_parts(*hgx_h100()),
+    "two-3090": with_parts(*pair_of_3090()),
+    "three-a6000": with_parts(*three_with_one_bridge()),
+    "six-a10g": with_parts(*four_plus_two()),
     "no-gpu": without_gpu(),
-    "1024-hosts": hgx_h100(nics=8, nodes=1024),
+    "1024-hosts": with_parts(*hgx_h100(nics=8, nodes=1024)),
 }
 BROKEN_LINK = Finding(
     code="NET102",
@@ -221,6 +290,44 @@ def test_no_line_is_wider_than_asked(name: str, width: int) -> None:
 def test_every_device_and_code_is_there_at_any_width(width: int) -> None:
     words = set(re.findall(r"[\w.-]+", report("dgx1-v100", width)))
     assert words >= {f"GPU{i}" for i in range(8)} | {f"mlx5_{i}" for i in range(4)} | {"NV1", "NV2", "SYS", "PIX"}
+
+
+def what_the_links_give(name: str) -> str:
+    text = report(name, 110)
+    return text[text.index("What the links give") :]
+
+
+def test_only_groups_with_better_links_are_named_best() -> None:
+    assert "best 2 of 3   GPU0-1  NV4, all_reduce at 48 GB/s\n" in what_the_links_give("three-a6000")
+    six = what_the_links_give("six-a10g")
+    assert re.findall(r"best (\d) of 6 +(\S+)", six) == [("4", "GPU0-3")]
+    assert "best" not in what_the_links_give("hgx-h100")
+    assert "best" not in what_the_links_give("dgx1-v100")
+
+
+def test_islands_of_islands_are_named_level_by_level() -> None:
+    lines = [line.strip() for line in what_the_links_give("six-a10g").splitlines()]
+    assert "islands       one PCIe switch: GPU0-1  GPU2-3  GPU4-5" in lines
+    assert "one NUMA node: GPU0-3  GPU4-5" in lines
+
+
+def test_a_nic_across_numa_nodes_is_told_apart_from_a_near_one() -> None:
+    text = what_the_links_give("three-a6000")
+    assert "one PCIe switch: GPU0-1 mlx5_0\n" in text
+    assert "across NUMA nodes: GPU2 mlx5_0\n" in text
+
+
+def test_what_is_shared_is_named_only_where_the_ring_needs_it() -> None:
+    assert "PCIe switch to the host, 31.5 GB/s: GPU0-1, GPU2-3, GPU4-5 each\n" in what_the_links_give("six-a10g")
+    assert "link between NUMA nodes, 10 GB/s: GPU0-5\n" in what_the_links_give("six-a10g")
+    assert "shared" not in what_the_links_give("hgx-h100")
+
+
+def test_nothing_is_called_best_where_a_link_of_the_whole_is_lost() -> None:
+    machine, _ = three_with_one_bridge()
+    torn = replace(machine, links=tuple(link for link in machine.links if link.code != "SYS"))
+    fabric = Fabric(islands=(("GPU0", "GPU1"), ("GPU2",)), subsets=subsets_of(torn))
+    assert "best" not in render(machine_report(torn, fabric, again=""), width=80, colour=False)
 
 
 def test_colours_only_decorate() -> None:

@@ -67,10 +67,32 @@ def test_a_tree_beats_the_ring_for_small_messages_over_many_nodes() -> None:
     assert estimate("all_gather", MIB, many).algorithm == "ring"
 
 
-def test_multicast_needs_hopper_and_takes_the_fastest_speed_that_fits() -> None:
-    assert nvls_graph(370.8e9, 8, 2) == Graph(channels=8, speed=40e9)
-    assert nvls_graph(721.8e9, 8, 3) == Graph(channels=8, speed=90e9)
+@pytest.mark.parametrize(("gpus", "busbw"), [(5, 414.2e9), (6, 435.6e9), (7, 460.0e9), (8, 473.1e9)])
+def test_multicast_over_5_to_8_h200_gains_as_much_as_published(gpus: int, busbw: float) -> None:
+    group = on_nvlink(2, 30e9, ranks=gpus, nvls=nvls_graph(370.8e9, gpus, 2))
+    found = estimate("all_reduce", 8 * GIB, group)
+    assert found.algorithm == "nvls"
+    assert 2 * (gpus - 1) / gpus * 8 * GIB / found.seconds == pytest.approx(busbw, rel=0.05)
+
+
+def test_multicast_needs_hopper() -> None:
     assert nvls_graph(240e9, 8, 1) is None
+
+
+def test_two_nodes_all_reduce_faster_than_a_ring_through_their_network_could() -> None:
+    network = 50e9
+    two, three = (on_nvlink(1, 20e9, ranks=8 * nodes, nodes=nodes, network=network) for nodes in (2, 3))
+    assert estimate("all_reduce", GIB, two).algorithm == "tree"
+    assert 1.5 * network < 2 * 15 / 16 * GIB / estimate("all_reduce", GIB, two).seconds < 2 * network
+    assert 2 * 23 / 24 * GIB / estimate("all_reduce", GIB, three).seconds < network
+
+
+def test_multicast_inside_two_nodes_and_a_tree_between_them_beats_both() -> None:
+    plain = on_nvlink(2, 30e9, ranks=16, nodes=2, network=372e9)
+    multicast = on_nvlink(2, 30e9, ranks=16, nodes=2, network=372e9, nvls=nvls_graph(370.8e9, 8, 2))
+    assert estimate("all_reduce", GIB, multicast).algorithm == "nvls-tree"
+    assert estimate("all_reduce", GIB, multicast).seconds < 0.9 * estimate("all_reduce", GIB, plain).seconds
+    assert estimate("all_gather", GIB, multicast) == estimate("all_gather", GIB, plain)
 
 
 def test_channels_carry_the_whole_bandwidth() -> None:

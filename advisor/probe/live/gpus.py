@@ -8,22 +8,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from advisor.probe.live.mig import WHOLE, read_mig
+from advisor.probe.live.nvlinks import read_nvlinks
 from advisor.probe.live.nvml import Answer, query
 from advisor.probe.live.sysfs import ROOT, read
 from advisor.rules.machine import Gpu, Pcie, Software, Unknown
+from advisor.rules.pci import pci_address
 
 MASK_WORDS = 32  # of 64 bits: room for 2,048 processors or NUMA nodes
 
 
 def read_gpus() -> tuple[tuple[Gpu, ...], tuple[Unknown, ...]]:
     """List the GPUs that NVML sees, in the order of `nvidia-smi -L`."""
-    count, why = query("nvmlDeviceGetCount")
+    count, why, _ = query("nvmlDeviceGetCount")
     if why is not None:
         return (), (Unknown(what="gpus", why=why),)
     gpus: list[Gpu] = []
     unknown: list[Unknown] = []
     for index in range(count):
-        handle, why = query("nvmlDeviceGetHandleByIndex", index)
+        handle, why, _ = query("nvmlDeviceGetHandleByIndex", index)
         if why is not None:
             unknown.append(Unknown(what=f"GPU{index}", why=f"left out: {why}"))
             continue
@@ -56,7 +59,7 @@ def _read_gpu(index: int, handle: Any) -> tuple[Gpu, tuple[Unknown, ...]]:
             query("nvmlDeviceGetCudaComputeCapability", handle), lambda pair: f"{pair[0]}.{pair[1]}"
         ),  # compute_cap
         "uuid": query("nvmlDeviceGetUUID", handle),  # uuid
-        "bus_id": bus_id(query("nvmlDeviceGetPciInfo", handle)),  # pci.bus_id
+        "bus_id": _then(query("nvmlDeviceGetPciInfo", handle), _bus_id),  # pci.bus_id
         "cpu_affinity": _mask(query("nvmlDeviceGetCpuAffinity", handle, MASK_WORDS)),  # topo -m, CPU Affinity
         "numa": _then(_mask(query("nvmlDeviceGetMemoryAffinity", handle, MASK_WORDS, 0)), _one_or_all),  # NUMA Affinity
     }
@@ -73,31 +76,18 @@ def _read_gpu(index: int, handle: Any) -> tuple[Gpu, tuple[Unknown, ...]]:
         index=index,
         gpu_numa_id=own_node,
         pcie=Pcie(**{name: answer.value for name, answer in links.items()}),
+        nvlinks=read_nvlinks(handle),
+        mig=read_mig(handle),
         **{name: answer.value for name, answer in facts.items()},
     )
     gaps = {f"{gpu.id}.{name}": answer.why for name, answer in facts.items()}
     gaps |= {f"{gpu.id}.pcie.{name}": answer.why for name, answer in links.items()}
-    gaps[f"{gpu.id}.MIG instances"] = _mig(handle)
+    gaps[f"{gpu.id}.MIG instances"] = None if gpu.mig is None else WHOLE
     return gpu, _unknown(gaps)
 
 
-def bus_id(pci: Answer) -> Answer:
-    """Take the address out of a PCI record, written as the kernel does: 0000:3b:00.0."""
-
-    def address(record: Any) -> str:
-        text = record.busId.decode() if isinstance(record.busId, bytes) else str(record.busId)
-        domain, _, rest = text.lower().partition(":")
-        return f"{domain[-4:]}:{rest}"
-
-    return _then(pci, address)
-
-
-def _mig(handle: Any) -> str | None:
-    """Say so where a GPU is cut into MIG instances (mig.mode.current): it can't be used whole."""
-    mode = query("nvmlDeviceGetMigMode", handle).value
-    if not mode or mode[0] == 0:
-        return None
-    return "MIG is on and the GPU is listed whole; `nvidia-smi -mig 0` turns it off"
+def _bus_id(record: Any) -> str:
+    return pci_address(record.busId.decode() if isinstance(record.busId, bytes) else str(record.busId))
 
 
 def _mask(words: Answer) -> Answer:

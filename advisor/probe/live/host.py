@@ -4,8 +4,6 @@ import os
 import sys
 from pathlib import Path
 
-from msgspec import structs
-
 from advisor.probe.live import cgroup
 from advisor.probe.live.sysfs import ROOT, folders, parse_ranges, read, read_int
 from advisor.rules.machine import Host, Unknown
@@ -15,6 +13,8 @@ PLACES = {
     "os": "/etc/os-release and /proc/sys/kernel/osrelease",
     "cpu": "/proc/cpuinfo",
     "cpu_vendor": "/proc/cpuinfo",
+    "cpu_family": "/proc/cpuinfo",
+    "cpu_model_number": "/proc/cpuinfo",
     "sockets": "/sys/devices/system/cpu/cpu*/topology/physical_package_id",
     "numa_nodes": "/sys/devices/system/node/has_cpu",
     "cores": "/sys/devices/system/cpu/cpu*/topology/thread_siblings_list",
@@ -25,6 +25,7 @@ PLACES = {
     "memlock": "/proc/self/limits",
     "virtual": "flags in /proc/cpuinfo and /sys/class/dmi/id",
 }
+X86_ONLY = ("cpu_family", "cpu_model_number")
 
 # Arm's own numbers, as in util-linux `sys-utils/lscpu-arm.c`; /proc/cpuinfo has no names on that architecture.
 ARM_VENDORS = {
@@ -50,7 +51,8 @@ HYPERVISORS = ("kvm", "qemu", "vmware", "virtual", "xen", "bochs", "google compu
 def read_host(root: Path = ROOT) -> tuple[Host, tuple[Unknown, ...]]:
     """Read the host's facts, with a reason for each that is missing."""
     host = _linux(root) if sys.platform == "linux" else _portable()
-    missing = [name for name, value in structs.asdict(host).items() if value is None]
+    skipped = X86_ONLY if host.cpu else ()
+    missing = [name for name in PLACES if getattr(host, name) is None and name not in skipped]
     return host, tuple(Unknown(what=f"host.{name}", why=f"not to be read from {PLACES[name]}") for name in missing)
 
 
@@ -69,6 +71,8 @@ def _linux(root: Path) -> Host:
         os=_os(root),
         cpu=_cpu_name(cpuinfo),
         cpu_vendor=cpuinfo.get("vendor_id") or ARM_VENDORS.get(cpuinfo.get("CPU implementer", "")),
+        cpu_family=_number(cpuinfo.get("cpu family")),
+        cpu_model_number=_number(cpuinfo.get("model")),
         sockets=sockets,
         numa_nodes=len(parse_ranges(nodes or "")) or None,
         cores=cores,
@@ -124,6 +128,10 @@ def _cpu_name(cpuinfo: dict[str, str]) -> str | None:
     if vendor is None or part is None:
         return None
     return ARM_CORES.get((vendor, part), f"{ARM_VENDORS.get(vendor, 'Arm-compatible')} core {part}")
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
 
 
 def _cores_and_sockets(root: Path) -> tuple[int | None, int | None]:

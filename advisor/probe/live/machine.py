@@ -7,17 +7,22 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from advisor.probe.live.environment import read_environment
+from advisor.probe.live.gpu_state import with_state
 from advisor.probe.live.gpus import read_driver, read_gpus
 from advisor.probe.live.host import read_host
 from advisor.probe.live.nics import read_nics
 from advisor.probe.live.no_gpu import why_no_gpu
+from advisor.probe.live.numa_nodes import read_numa_nodes
 from advisor.probe.live.nvidia_smi import read_matrix
 from advisor.probe.live.nvml import query
-from advisor.probe.live.nvml_links import read_links
+from advisor.probe.live.pci_tree import Kind, read_pci_tree
+from advisor.probe.live.pcie_paths import read_pcie_paths
+from advisor.probe.live.peer_access import read_peer_access
 from advisor.probe.live.settle import settle
 from advisor.probe.live.software import read_software
-from advisor.probe.live.sysfs import ROOT, numa_node
-from advisor.probe.live.visible import only_visible
+from advisor.probe.live.sysfs import ROOT
+from advisor.probe.live.visible import only_visible, with_withheld
+from advisor.rules.derived_links import with_derived_links
 from advisor.rules.links import with_link_bandwidths
 from advisor.rules.machine import Gpu, Machine, Unknown, Value
 
@@ -33,7 +38,8 @@ def probe_live(root: Path = ROOT) -> Machine:
     machine = Machine()
     for add in SOURCES:
         machine = add(machine, root)
-    return with_link_bandwidths(settle(only_visible(machine)))
+    machine = only_visible(with_withheld(machine, root))
+    return with_link_bandwidths(settle(with_derived_links(machine)))
 
 
 def add_gpus(machine: Machine, root: Path) -> Machine:
@@ -41,8 +47,10 @@ def add_gpus(machine: Machine, root: Path) -> Machine:
     gpus, unknown = read_gpus()
     if not gpus:
         reason = "; ".join(gap.why for gap in unknown) or "the driver sees none"
-        unknown = (Unknown(what="gpus", why=why_no_gpu(reason, root)),)
-    return _with(machine, unknown, gpus=gpus)
+        return _with(machine, (Unknown(what="gpus", why=why_no_gpu(reason, root)),))
+    states = [with_state(gpu) for gpu in gpus]
+    unknown += tuple(gap for _, gaps in states for gap in gaps)
+    return _with(machine, unknown, gpus=tuple(gpu for gpu, _ in states), peer_access=read_peer_access(gpus))
 
 
 def add_matrix(machine: Machine, _root: Path) -> Machine:
@@ -56,22 +64,6 @@ def add_matrix(machine: Machine, _root: Path) -> Machine:
     links = tuple(link for link in matrix.links if {link.a, link.b} <= here)
     gaps = () if machine.gpus else _without_nvml(matrix.gpus)
     return _with(machine, matrix.unknown + gaps, gpus=gpus, nics=matrix.nics, links=links)
-
-
-def add_nvml_links(machine: Machine, _root: Path) -> Machine:
-    """Add the links between GPUs from NVML where there is no matrix."""
-    if machine.links or len(machine.gpus) < 2:
-        return machine
-    links, unknown = read_links(machine.gpus)
-    to_nics = Unknown(what="links to network cards", why="NVML does not tell them; `nvidia-smi topo -m` does")
-    return _with(machine, (*unknown, to_nics), links=links)
-
-
-def add_pci_nodes(machine: Machine, root: Path) -> Machine:
-    """Add the NUMA node of a GPU's slot where NVML does not tell it."""
-    slots = root / "sys/bus/pci/devices"
-    found = (Gpu(id=gpu.id, index=gpu.index, numa=numa_node(slots / (gpu.bus_id or "?"))) for gpu in machine.gpus)
-    return _with(machine, gpus=tuple(_filled(gpu, new) for gpu, new in zip(machine.gpus, found, strict=True)))
 
 
 def add_host(machine: Machine, root: Path) -> Machine:
@@ -91,6 +83,32 @@ def add_nics(machine: Machine, root: Path) -> Machine:
     return _with(machine, unknown, nics=(*listed, *found.values()))
 
 
+def add_numa_nodes(machine: Machine, root: Path) -> Machine:
+    return _with(machine, numa_nodes=read_numa_nodes(root))
+
+
+def add_pci_tree(machine: Machine, root: Path) -> Machine:
+    """Add the PCI tree above the GPUs and network cards, and the NUMA node of a GPU's slot where NVML hides it."""
+    known: dict[str, Kind] = {nic.bus_id: "nic" for nic in machine.nics if nic.bus_id}
+    known |= {gpu.bus_id: "gpu" for gpu in machine.gpus if gpu.bus_id}
+    tree = read_pci_tree(known, root)
+    numa = {node.id: node.numa for node in tree}
+    gpus = (_filled(gpu, Gpu(id=gpu.id, index=gpu.index, numa=numa.get(gpu.bus_id or ""))) for gpu in machine.gpus)
+    return _with(machine, pci=tree, gpus=tuple(gpus))
+
+
+def add_pcie_paths(machine: Machine, _root: Path) -> Machine:
+    """Add the PCIe paths between GPUs from NVML where there is no matrix."""
+    if machine.links or not machine.gpus:
+        return machine
+    links, unknown = read_pcie_paths(machine.gpus)
+    tree = {node.id for node in machine.pci}
+    if any(nic.bus_id not in tree for nic in machine.nics):
+        why = "neither NVML nor /sys/bus/pci tells them all; `nvidia-smi topo -m` does"
+        unknown += (Unknown(what="links to network cards", why=why),)
+    return _with(machine, unknown, links=links)
+
+
 def add_software(machine: Machine, root: Path) -> Machine:
     software, unknown = read_software(root=root)
     driver, driver_unknown = read_driver(root)
@@ -105,10 +123,11 @@ def add_environment(machine: Machine, root: Path) -> Machine:
 SOURCES: tuple[Source, ...] = (
     add_gpus,
     add_matrix,
-    add_nvml_links,
-    add_pci_nodes,
     add_host,
+    add_numa_nodes,
     add_nics,
+    add_pci_tree,
+    add_pcie_paths,
     add_software,
     add_environment,
 )

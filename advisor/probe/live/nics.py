@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import structs
 
+from advisor.probe.live.pci_tree import pci_device
 from advisor.probe.live.sysfs import ROOT, folders, numa_node, read, read_int
 from advisor.rules.machine import Nic, Unknown
 
@@ -41,6 +42,7 @@ def _rdma_nic(device: Path) -> tuple[Nic, dict[str, str]]:
         kind=_rdma_kind(device),
         bandwidth=sum(rates) or None,
         numa=numa_node(device / "device"),
+        bus_id=pci_device(device / "device"),
     )
     slow = "its ports tell no rate" if ports else "none of its ports is active; see `ibstat`"
     return nic, {"kind": "its ports tell no link layer", "bandwidth": slow, "numa": NO_NODE}
@@ -70,6 +72,7 @@ def _ethernet_nic(card: Path) -> tuple[Nic, dict[str, str]]:
         kind="ethernet",
         bandwidth=megabits * 1e6 / 8 if megabits and megabits > 0 else None,
         numa=numa_node(card / "device"),
+        bus_id=pci_device(card / "device"),
     )
     down = read(card / "operstate") == "down"
     slow = "the link is down" if down else "its driver tells no speed, as in most virtual machines"

@@ -15,8 +15,10 @@ class Answer(NamedTuple):
 
     value: Any = None
     why: str | None = None
+    absent: bool = False  # this kind of GPU, or this driver, has no such fact: nothing that a user need know
 
 
+ABSENT = (2, 3, 13)  # nvmlReturn_t: invalid argument (no such link), not supported, function not found
 NO_LIBRARY = "libnvidia-ml.so.1, a part of the NVIDIA driver, is not installed"
 
 # What to do about the ways in which NVML fails to start, by its error numbers (nvml.h, nvmlReturn_t).
@@ -35,12 +37,19 @@ def query(function: str, *args: Any) -> Answer:
         return Answer(why=why)
     call = getattr(library, function, None)
     if call is None:
-        return Answer(why=f"the installed nvidia-ml-py has no {function}; update it")
+        return Answer(why=f"the installed nvidia-ml-py has no {function}; update it", absent=True)
     try:
         value = call(*args)
     except library.NVMLError as error:
-        return Answer(why=f"NVML: {error}")
+        return Answer(why=f"NVML: {error}", absent=error.value in ABSENT)
     return Answer(value.decode(errors="replace") if isinstance(value, bytes) else value)
+
+
+def record(name: str) -> Any:
+    """Make an empty record for a function that fills one, by its type's name in `pynvml`; None if there is none."""
+    library, _ = _start()
+    kind = getattr(library, name, None)
+    return kind() if kind is not None else None
 
 
 def shutdown() -> None:

@@ -72,16 +72,30 @@ def clean(text: str) -> list[str]:
 
     Of a long text only what lies around its first row is kept.
     """
-    if _LITERAL.search(text):
-        for sign, meant in (("\\u001b", ""), ("\\r", ""), ("\\n", "\n"), ("\\t", "\t")):
-            text = text.replace(sign, meant)
+    text = _without_literals(text)
     if len(text) > _BEFORE + _AFTER:
         row = _FIRST_ROW.search(text)
         start = max(0, row.start() - _BEFORE) if row else 0
         text = text[start : start + _BEFORE + _AFTER]
-    plain = _ESCAPE.sub("", text).translate(_ODD)
-    lines = [line.expandtabs(8) for line in without_prefix(plain.splitlines()) if not _is_ruled(line)]
+    lines = [line.expandtabs(8) for line in without_prefix(_plain(text).splitlines()) if not _is_ruled(line)]
     return unwrap(lines)
+
+
+def plain(text: str) -> str:
+    """Return the whole text without escape codes and signs that are not seen; bars and backticks become spaces."""
+    return _plain(_without_literals(text))
+
+
+def _without_literals(text: str) -> str:
+    if not _LITERAL.search(text):
+        return text
+    for sign, meant in (("\\u001b", ""), ("\\r", ""), ("\\n", "\n"), ("\\t", "\t")):
+        text = text.replace(sign, meant)
+    return text
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub("", text).translate(_ODD)
 
 
 def without_prefix(lines: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ from advisor.rules.machine import Gpu, Link, Machine, Nic, Software, Unknown, Va
 
 Numa = int | tuple[int, ...] | None
 MOST_CPUS = 16384  # a longer list is no list of CPUs
+_GPU = re.compile(r"GPU\d")
 _NIC_LEGEND = re.compile(r"\b(NIC\d+):\s+([A-Za-z]\S*)")
 _GPU_LIST = re.compile(r"\bGPU (\d+): ([^\n(]*[^\s(])(?: +\(UUID: ([^)\n]*)\))?")  # as `nvidia-smi -L` prints it
 _DRIVER = re.compile(r"\bdriver(?:[ _]version)?\s*[:=]?\s*(\d{3}\.\d+(?:\.\d+)?)", re.IGNORECASE)
@@ -49,7 +50,19 @@ class TopoMatrix(Value, frozen=True, kw_only=True):
 
 def machine_from_topo_m(text: str, source: str) -> Machine:
     """Build a Machine from the text of a link matrix. Raises AdvisorError where there is none."""
-    matrix = parse_topo_m(text)
+    return _machine(parse_topo_m(text), source)
+
+
+def read_topo_m(text: str, source: str) -> Machine | None:
+    """Build a Machine from the first link matrix in a text, if it holds one.
+
+    Raises AdvisorError where two cells of one pair contradict each other.
+    """
+    matrix = _find_topo_m(text)
+    return None if matrix is None else _machine(matrix, source)
+
+
+def _machine(matrix: TopoMatrix, source: str) -> Machine:
     affinity, numa, own_numa = matrix.cpu_affinity or {}, matrix.numa or {}, matrix.gpu_numa_id or {}
     gpus = tuple(
         Gpu(
@@ -92,6 +105,15 @@ def parse_topo_m(text: str) -> TopoMatrix:
 
     Raises AdvisorError where there is no matrix, and where two cells of one pair contradict each other.
     """
+    matrix = _find_topo_m(text)
+    if matrix is None:
+        raise refusal(text)
+    return matrix
+
+
+def _find_topo_m(text: str) -> TopoMatrix | None:
+    if not _GPU.search(text):
+        return None
     lines = clean(text)
     tokens = tokens_of(lines)
     ragged = text[-1:] not in ("\n", "\r")  # the end of the last line may be lost
@@ -99,7 +121,7 @@ def parse_topo_m(text: str) -> TopoMatrix:
         tokens.pop()
     matrices = list(find_matrices(tokens))
     if not matrices:
-        raise refusal(text)
+        return None
     header, rows = matrices[0]
     columns = [token.text for token in header.devices]
     columns += [row.label.text for row in rows if row.label.text not in columns]  # of which the header was cut
