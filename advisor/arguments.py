@@ -66,8 +66,9 @@ def add_machine(parser: argparse._ActionsContainer) -> None:
         "--machine",
         metavar="SOURCE",
         action="append",
-        help="a saved probe, the text of `nvidia-smi topo -m`, NCCL's topology dump and others, or words: '2x8 h100 "
-        "nvswitch, ib 400'; several for one machine are merged (default: this one)",
+        help="a saved probe; a text of nvidia-smi, rocm-smi or NCCL; a name, p4d.24xlarge or '2x dgx h100' (`advisor "
+        "probe --machine list` has all); or words, '4x a10g pcie3x8'. Several of one machine are merged (default: "
+        "this machine)",
     )
     parser.add_argument("--gpu", metavar="NAME", help="the GPU's name, where the source gives none: a10g, h100, 4090")
     parser.add_argument("--gpu-memory", metavar="BYTES", type=size, help="memory of one GPU: 24GB, 80GiB")

@@ -4,7 +4,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -75,8 +75,14 @@ def refuse_picture(args: argparse.Namespace) -> None:
     """Raise an AdvisorError, before anything runs, where the file is to be a picture that this command has not."""
     ending = Path(args.output or "").suffix.lower()
     if ending in PICTURES and ending not in args.endings:
-        can = " or ".join(args.endings)
-        raise AdvisorError(f"can't write {args.output}: {ending} is not possible here", f"give -o a name with {can}")
+        raise no_picture(args.output, args.endings)
+
+
+def no_picture(name: str, endings: Iterable[str]) -> AdvisorError:
+    """Make the error for a file of a kind that the command, or this answer of it, can't write."""
+    *others, last = endings
+    can = f"{', '.join(others)} or {last}" if others else last
+    return AdvisorError(f"can't write {name}: {Path(name).suffix} is not possible here", f"give -o a name with {can}")
 
 
 def show(answer: Answer, args: argparse.Namespace) -> int:
@@ -111,19 +117,22 @@ def as_text(renderable: "RenderableType", stream: TextIO) -> str:
 def write(path: Path, answer: Answer) -> None:
     """Write the answer to a file, whole or not at all, in the format of its ending; without a known one as text."""
     try:
-        write_whole(path, content_of(path.suffix.lower(), answer))
+        write_whole(path, content_of(path, answer))
     except OSError as error:
         raise AdvisorError(
             f"can't write {path}: {error.strerror}", "give -o a file in a folder that you may write to"
         ) from error
 
 
-def content_of(ending: str, answer: Answer) -> bytes:
-    """Make the content of a file with this ending: JSON, what the answer has for it, else the report as text."""
+def content_of(path: Path, answer: Answer) -> bytes:
+    """Make the content of a file by its ending: JSON, what the answer has for it, else the report as text."""
+    ending = path.suffix.lower()
     if ending == ".json":
         return as_json(answer).encode()
     if ending in answer.files:
         return answer.files[ending]()
+    if ending in PICTURES:  # the list of machines is an answer without one
+        raise no_picture(str(path), (*answer.files, ".json"))
     from advisor.report.console import PIPE_WIDTH, render
 
     return render(answer.report(), width=PIPE_WIDTH, colour=False).encode()

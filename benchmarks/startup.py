@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MACHINE = str(ROOT / "fixtures" / "machines" / "4xa10g-pcie3x8.json")
+MACHINES = ROOT / "fixtures" / "machines"
+MACHINE = str(MACHINES / "4xa10g-pcie3x8.json")
 ADVISOR = ["-m", "advisor"]
 
 COMMANDS = {
@@ -20,6 +21,7 @@ COMMANDS = {
     "import networkx": ["-c", "import networkx"],
     "advisor --help": [*ADVISOR, "--help"],
     "advisor probe": [*ADVISOR, "probe", "-q"],
+    "advisor probe, saved 8 x H100": [*ADVISOR, "probe", "--machine", str(MACHINES / "8xh100-nvswitch.json")],
     "advisor recommend, JSON": [*ADVISOR, "recommend", "--params", "1.3e9", "--machine", MACHINE, "--json"],
     "advisor recommend, report": [*ADVISOR, "recommend", "--params", "1.3e9", "--machine", MACHINE],
     "advisor recommend, 1024 x 8 GPUs": [

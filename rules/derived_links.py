@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from advisor.rules.format import ids
 from advisor.rules.hardware import gpu_model
 from advisor.rules.links import kind_of_code
 from advisor.rules.machine import Gpu, Link, Machine, Nic, PciNode, Unknown
@@ -17,6 +18,8 @@ from advisor.rules.pci import is_hidden, pci_address, slot_of
 
 HIDDEN = "there are NVLinks, but it is hidden where they lead; `nvidia-smi topo -m` on the host tells"
 UNTOLD = "only PCI is told, and such GPUs have NVLinks as a rule; `nvidia-smi topo -m` tells"
+UNNAMED = "only PCI is told, and not which GPUs these are; add --gpu NAME, or `nvidia-smi topo -m`"
+NOT_GIVEN = "no source tells them; add the text of `nvidia-smi topo -m` with another --machine"
 
 # What rocm-smi prints as weight, the sum of the kernel's (amdkfd/kfd_crat.h): 15 for a hop over Infinity Fabric; over
 # PCIe 20 to a CPU, so 40 between GPUs of one, and 20 + 32 + 20 = 72 across two sockets.
@@ -38,7 +41,7 @@ def with_derived_links(machine: Machine) -> Machine:
     weights = {frozenset((d.a, d.b)): d.weight for d in machine.distances if d.weight is not None}
     tree = {node.id: node for node in machine.pci}
     found: list[Link] = []
-    gaps: dict[str, list[str]] = {HIDDEN: [], UNTOLD: []}  # GPUs by reason
+    gaps: dict[str, list[str]] = {HIDDEN: [], UNTOLD: [], UNNAMED: []}  # GPUs by reason
     for a, b in _pairs(machine):
         pair = frozenset((a.id, b.id))
         if pair in known:
@@ -50,13 +53,15 @@ def with_derived_links(machine: Machine) -> Machine:
             gaps[HIDDEN] += [a.id, b.id]
         elif code is None or kind is None:
             continue
-        elif kind != "xgmi" and not count and _has_untold_nvlinks(a) and _has_untold_nvlinks(b):
-            gaps[UNTOLD] += [a.id, b.id]
+        elif isinstance(b, Gpu) and not count and pair not in weights and (why := _why_untold(a, b)):
+            gaps[why] += [a.id, b.id]
         else:
             found.append(Link(a=a.id, b=b.id, code=code, kind=kind))
-    reasons = (Unknown(what=f"links between {_list(gpus)}", why=why) for why, gpus in gaps.items() if gpus)
-    unknown = dict.fromkeys((*machine.unknown, *reasons))
-    return replace(machine, links=machine.links + tuple(found), unknown=tuple(unknown))
+    links = machine.links + tuple(found)
+    reasons = [Unknown(what=f"links between {_list(gpus)}", why=why) for why, gpus in gaps.items() if gpus]
+    if len(machine.gpus) > 1 and not links and not reasons and not any("link" in gap.what for gap in machine.unknown):
+        reasons.append(Unknown(what="links", why=NOT_GIVEN))
+    return replace(machine, links=links, unknown=tuple(dict.fromkeys((*machine.unknown, *reasons))))
 
 
 def nvlinks_between(a: Gpu, b: Gpu) -> int | None:
@@ -140,13 +145,20 @@ def _code_of_weight(weight: int | None) -> str | None:
     return "PCIE" if weight is not None and weight >= LEAST_PCIE_WEIGHT else None
 
 
-def _has_untold_nvlinks(device: Gpu | Nic) -> bool:
-    """Say whether the data sheet gives a GPU NVLinks of which no source has told anything."""
-    if not isinstance(device, Gpu) or device.nvlinks is not None or device.name is None:
-        return False
-    model = gpu_model(device.name)
-    return model is not None and model.nvlink_links > 0
+def _why_untold(a: Gpu, b: Gpu) -> str | None:
+    """Say why a PCIe path may not be the whole truth: both GPUs may have NVLinks of which no source has told anything.
+
+    Vendors' files for NCCL_TOPO_FILE hold PCI alone, and name no GPU.
+    """
+    if not (_may_have_nvlinks(a) and _may_have_nvlinks(b)):
+        return None
+    return UNNAMED if a.name is None or b.name is None else UNTOLD
 
 
-def _list(ids: list[str]) -> str:
-    return ", ".join(dict.fromkeys(ids))
+def _may_have_nvlinks(gpu: Gpu) -> bool:
+    model = gpu_model(gpu.name) if gpu.name else None
+    return gpu.nvlinks is None and (gpu.name is None or (model is not None and model.nvlink_links > 0))
+
+
+def _list(gpus: list[str]) -> str:
+    return ids(list(dict.fromkeys(gpus)))

@@ -32,7 +32,7 @@ from advisor.rules.nccl import Group, Op, estimate, generation_of, nvls_graph, r
 from advisor.rules.rings import Ring, hops, ring_order, steep_cost
 from advisor.rules.subsets import Subset, subsets_of
 from advisor.rules.topology import Level, best_ring, has_nvswitch, island_levels, islands, shape_of, slowest_link
-from advisor.rules.transport import capability_of, hop_speed, mesh_speed, network_speed, ring_share
+from advisor.rules.transport import capability_of, dumped_ring_speed, hop_speed, mesh_speed, network_speed, ring_share
 
 __all__ = ["Collective", "Fabric", "Op", "Ring", "collective_seconds", "collectives_of", "fabric_of"]
 
@@ -228,7 +228,7 @@ def _inside(machine: Machine, gpus: tuple[str, ...], concurrent: int) -> _Inside
     """Find what carries the ring: NVLink alone where it closes one, else the ring over the fastest hops there are."""
     if len(gpus) == 1:
         return _Inside(inf, nvlink=False)
-    mesh = _mesh_ring(machine, gpus)
+    mesh = dumped_ring_speed(machine, gpus) or _mesh_ring(machine, gpus)
     if mesh is not None:
         return _Inside(mesh, nvlink=True)
     speeds = {

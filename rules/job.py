@@ -5,9 +5,9 @@ from typing import Literal
 
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Value
+from advisor.rules.profile import Profile
 
-Precision = Literal["bf16-autocast", "bf16-params", "fp16-autocast", "fp32"]
-Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "sgd", "sgd-momentum"]
+Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "sgd", "sgd-momentum", "muon"]
 
 # layers and hidden size of well-known decoders: where the layer count of an assumed architecture comes from.
 # Below 1e9: GPT-3 table 2.1, https://arxiv.org/abs/2005.14165; above: Llama, https://arxiv.org/abs/2302.13971
@@ -47,14 +47,15 @@ class Job(Value, frozen=True, kw_only=True):
 
     params: int
     trainable_params: int  # equal to `params` unless LoRA or a frozen base
-    architecture: Architecture
-    seq: int  # tokens per sample
+    architecture: Architecture | None  # None: not a decoder; then `profiles` say what it costs
+    seq: int  # tokens per sample; 1 where samples are no sequences
     global_batch: int
     micro_batch: int | None = None  # samples per rank and forward; None: to be chosen
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
     optimizer: Optimizer = "adamw"
     quantize: Literal["nf4"] | None = None  # storage of the frozen base
     allow: tuple[str, ...] = ()  # changes that the user permits, as `--allow` names them
+    profiles: tuple[Profile, ...] = ()  # of the traced model, one for each precision
 
 
 def block_params(arch: Architecture) -> int:
@@ -134,14 +135,21 @@ def lora_params(arch: Architecture, rank: int) -> int:
 def check_job(job: Job) -> Job:
     """Return the job, or raise an AdvisorError that names the first size that makes no sense."""
     arch = job.architecture
+    shape = (
+        {}
+        if arch is None
+        else {
+            "--layers": arch.layers,
+            "--hidden": arch.hidden,
+            "--heads": arch.heads,
+            "--kv-heads": arch.kv_heads,
+            "--ffn": arch.ffn,
+            "--vocab": arch.vocab,
+        }
+    )
     sizes = {
         "--params": job.params,
-        "--layers": arch.layers,
-        "--hidden": arch.hidden,
-        "--heads": arch.heads,
-        "--kv-heads": arch.kv_heads,
-        "--ffn": arch.ffn,
-        "--vocab": arch.vocab,
+        **shape,
         "--seq": job.seq,
         "--global-batch": job.global_batch,
         "--micro-batch": 1 if job.micro_batch is None else job.micro_batch,
@@ -152,11 +160,11 @@ def check_job(job: Job) -> Job:
             raise AdvisorError(
                 f"{option} is {size:g}; it must be between 1 and {LARGEST_PARAMS:g}", f"give {option} again"
             )
-    if arch.hidden % arch.heads:
+    if arch is not None and arch.hidden % arch.heads:
         raise AdvisorError(
             f"the hidden size {arch.hidden} is no multiple of {arch.heads} heads", "give --hidden and --heads that fit"
         )
-    if arch.heads % arch.kv_heads:
+    if arch is not None and arch.heads % arch.kv_heads:
         raise AdvisorError(
             f"{arch.heads} heads cannot share {arch.kv_heads} KV heads evenly", "give a --kv-heads that divides --heads"
         )

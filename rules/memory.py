@@ -1,16 +1,21 @@
 """Peak memory of one rank, part by part, at each moment of a step.
 
-Symbols: P parameters, k ranks that share one copy of the states, T = micro-batch x seq tokens, h hidden, f MLP width,
-V vocabulary, L layers. All results are bytes per rank.
+Symbols: P parameters, k ranks that share one copy of the states. All results are bytes per rank.
 
-Sources: ZeRO, https://arxiv.org/abs/1910.02054 (states); https://arxiv.org/abs/2205.05198 (activations), here with
-attention by SDPA, which does not keep the score matrix. Constants marked "measured" come from steps of GPTs on two H200
-(PyTorch 2.11), see docs/models.md.
+What a micro-batch keeps alive is the profile's (`rules.profile`); this file adds the states and what a strategy holds.
+Sources: ZeRO, https://arxiv.org/abs/1910.02054. Constants marked "measured" come from steps on two H200 (PyTorch 2.11),
+see docs/models.md.
 """
 
-from advisor.rules.job import Architecture, Job, Optimizer, block_matmul_params, block_params
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+from advisor.rules.decoder_kernels import NF4_BYTES
+from advisor.rules.job import Job, Optimizer
 from advisor.rules.machine import Machine, Value
 from advisor.rules.plan import Memory, Plan
+from advisor.rules.profile import Moment, Profile, Unit
 
 # Bytes of optimizer state per trainable parameter. 8-bit Adam: two bytes and block scales,
 # https://arxiv.org/abs/2110.02861; Adafactor keeps rows and columns only, https://arxiv.org/abs/1804.04235.
@@ -20,23 +25,24 @@ OPTIMIZER_BYTES: dict[Optimizer, float] = {
     "adafactor": 0.02,
     "sgd": 0.0,
     "sgd-momentum": 4.0,
+    "muon": 4.0,
 }
-NF4_BYTES = 0.516  # per parameter: 4 bits and double-quantised scales, https://arxiv.org/abs/2305.14314
+
 FROZEN_BYTES = 2.0  # a frozen base is kept in bf16
-# Bytes per logit at the peak of the loss, measured.
-LOGITS_BYTES: dict[str | None, float] = {
-    "bf16-autocast": 10.0,
-    "fp16-autocast": 10.0,
-    "bf16-params": 6.0,
-    "fp32": 12.0,
-}
-CONTEXT_BYTES = 600e6  # CUDA context and kernels; measured, 0.3-0.7e9 reported
-NVLINK_COMMUNICATOR_BYTES = 1.1e9  # NCCL buffers, measured; they grow with channels, github.com/NVIDIA/nccl/issues/986
-OTHER_COMMUNICATOR_BYTES = 0.6e9  # through host memory or sockets, measured
+WORKSPACE_BYTES = 130e6  # cuBLAS and cuDNN, in the allocator's books; measured 0.07-0.2e9
+CONTEXT_BYTES = 820e6  # CUDA context and kernels, measured with one process
+NVLINK_COMMUNICATOR_BYTES = 870e6  # NCCL buffers, measured; they grow with channels, github.com/NVIDIA/nccl/issues/986
+OTHER_COMMUNICATOR_BYTES = 390e6  # through host memory or sockets, measured
 CPU_CONTEXT_BYTES = 400e6  # a Python process with torch, resident
-SLACK = 0.05  # of the allocator's peak, held in partly used blocks; 3-10 % is common
-LOGITS_SLACK = 0.25  # of the logits' peak: their large blocks fit no other tensor; measured
-USABLE = 0.92  # of what the driver reports: the models are short by up to 13 % on measured steps, 4 % in the median
+# What the caching allocator holds beyond its peak: partly used blocks, and as much as the largest tensor (often the
+# logits), for which it finds no hole. Measured on the 125M GPT, ViT-L and ResNet-50.
+SLACK_BYTES = 0.5e9  # where no tensor is larger
+SLACK_BYTES_SHARDED = 0.65e9  # the same under FSDP, whose streams have pools of their own
+SLACK = 0.015  # of the peak
+SLACK_ACCUMULATING = 0.03  # of the peak, where gradients are kept over micro-batches
+CONVOLUTION_BYTES = 0.6e9  # workspaces that cuDNN asks for while it runs a convolution, ResNet-50
+LARGEST_SHARE = 0.25  # of the peak, that the largest tensor is counted to
+USABLE = 0.95  # of what the driver reports: the models are short by up to 5 % of measured steps
 
 
 class States(Value, frozen=True, kw_only=True):
@@ -49,6 +55,14 @@ class States(Value, frozen=True, kw_only=True):
     @property
     def total(self) -> float:
         return self.parameters + self.gradients + self.optimizer
+
+
+class Peak(NamedTuple):
+    """What is live at the worst moment of a micro-batch, and the gradients that are there with it."""
+
+    name: str
+    live: float
+    gradients: float
 
 
 def states(job: Job, shard_size: int = 1) -> States:
@@ -67,50 +81,6 @@ def states(job: Job, shard_size: int = 1) -> States:
     )
 
 
-def block_activation_bytes(arch: Architecture, precision: str | None) -> float:
-    """Return the bytes that one block keeps for the backward pass, per token.
-
-    bf16: two norm inputs, q, k, v, attention output, the inputs of the matrices: 12 h + 4 h_kv, and the MLP: 4 f, or
-    8 f with SwiGLU. An RMSNorm that is no fused kernel adds 12 h of fp32 steps. Autocast keeps the residual stream in
-    fp32: + 4 h, and 18 h where RMSNorm is decomposed. fp32 doubles bf16.
-    Example: GPT, f = 4 h, h = 2048: 32 h = 65,536 in bf16, 36 h = 73,728 under autocast.
-    """
-    h = arch.hidden
-    h_kv = arch.kv_heads * (h // arch.heads)
-    sixteen_bit = 12 * h + 4 * h_kv + (8 if arch.gated_mlp else 4) * arch.ffn + (12 * h if arch.rmsnorm else 0)
-    if precision == "fp32":
-        return 2.0 * sixteen_bit
-    if precision == "bf16-params":
-        return float(sixteen_bit)
-    return float(sixteen_bit + (18 if arch.rmsnorm else 4) * h)
-
-
-def activation_bytes(job: Job, plan: Plan) -> float:
-    """Return what all blocks keep at the end of the forward pass.
-
-    With full checkpointing each block keeps its input alone (2 h, 4 h where the residual is fp32) and one block at a
-    time is whole. Autocast also caches 2 bytes of each matrix weight until backward has used it.
-    """
-    arch = job.architecture
-    tokens = plan.samples * job.seq
-    block = block_activation_bytes(arch, plan.precision) * tokens
-    residual = (2 if plan.precision == "bf16-params" else 4) * arch.hidden * tokens
-    autocast = plan.precision in ("bf16-autocast", "fp16-autocast")
-    block_cache = 2.0 * block_matmul_params(arch) if autocast else 0.0
-    head = 2.5 * residual + (2.0 * arch.vocab * arch.hidden if autocast else 0.0)
-    if plan.activation_checkpointing == "full":
-        return arch.layers * residual + block + block_cache + head
-    return arch.layers * (block + block_cache) + head
-
-
-def logits_bytes(job: Job, plan: Plan) -> float:
-    """Return the peak of logits, log-probabilities and their gradients inside the loss, T V x 6 to 12 bytes.
-
-    Example: T = 8192, V = 128256 under autocast: 8192 x 128256 x 10 = 10.5e9.
-    """
-    return LOGITS_BYTES[plan.precision] * plan.samples * job.seq * job.architecture.vocab
-
-
 def gather_bytes(plan: Plan) -> int:
     """Return the bytes per parameter that FSDP gathers: its parameter dtype."""
     return 2 if plan.precision == "bf16-params" else 4
@@ -121,27 +91,87 @@ def reduce_bytes(plan: Plan) -> int:
     return 4 if plan.gradient_dtype == "fp32" else 2
 
 
-def communication_bytes(job: Job, plan: Plan) -> float:
+def expanded(profile: Profile) -> Iterator[Unit]:
+    """Yield each unit as often as it comes, in the order of the forward pass."""
+    for unit in profile.units:
+        for _ in range(unit.count):
+            yield unit
+
+
+def moments(profile: Profile, plan: Plan) -> Iterator[tuple[Moment, float]]:
+    """Yield the profile's moments with the bytes live at each, under the plan's checkpointing.
+
+    Full checkpointing keeps of the blocks that stand before a moment only what entered them.
+    """
+    full = plan.activation_checkpointing == "full"
+    saved = (
+        max(0.0, unit.kept.at(plan.samples) - unit.entry.at(plan.samples)) if full and unit.kind == "block" else 0.0
+        for unit in expanded(profile)
+    )
+    until = list(accumulate(saved, initial=0.0))
+    for moment in profile.moments:
+        yield moment, moment.live.at(plan.samples) - until[min(moment.kept, len(until) - 1)]
+
+
+def peak(profile: Profile, plan: Plan) -> Peak:
+    """Return the moment of a micro-batch at which activations and gradients together are largest.
+
+    Gradients grow as the backward pass completes them; with accumulation they are whole from the second micro-batch
+    on, and unsharded in the dtype that is reduced unless each micro-batch reduces them; under DDP they are views of
+    buckets, which are counted as communication.
+    """
+    each = 0.0 if plan.strategy == "ddp" else 4.0 / plan.shard_size
+    whole = each * profile.trainable if plan.accumulation > 1 else 0.0
+    if plan.strategy in ("fsdp", "hsdp") and plan.accumulation > 1 and not plan.sync_each_micro_batch:
+        whole = float(reduce_bytes(plan) * profile.trainable)
+    found = (Peak(moment.name, live, max(whole, each * moment.ready)) for moment, live in moments(profile, plan))
+    return max(found, key=lambda one: one.live + one.gradients)
+
+
+def communication_bytes(profile: Profile, plan: Plan) -> float:
     """Return the buffers that the strategy adds.
 
-    DDP: buckets hold a second set of gradients (or are the gradients, with views), and the first iterations hold the
-    initial single bucket beside the rebuilt ones: 8 P, as measured; 4 P more where `no_sync` keeps separate gradients.
+    DDP: buckets hold the gradients (or a second set of them, without views), and while they are rebuilt in the second
+    step the first ones are still there: 8 P, as measured; 4 P more where `no_sync` keeps separate gradients.
     FSDP: gathered weights of up to three blocks, gradients of one, its reduce-scatter input and output, the root that
     stays gathered: (3 c + c + r) B + c P_root + r B / k; without resharding, all weights: c P.
     """
-    trainable = job.trainable_params
+    trainable = profile.trainable
     if plan.strategy == "ddp":
-        return 4.0 * trainable * (3 if plan.accumulation > 1 else 2)
+        return 4.0 * trainable * (3 if plan.accumulation > 1 and not plan.sync_each_micro_batch else 2)
     if plan.strategy == "single":
         return 0.0
-    arch = job.architecture
-    block = block_params(arch) * job.params / max(job.params, arch.layers * block_params(arch))
-    root = max(0.0, job.params - arch.layers * block)
-    c, r = gather_bytes(plan), reduce_bytes(plan) * trainable / job.params
+    block = max((unit.params for unit in profile.units if unit.kind == "block"), default=0)
+    c, r = gather_bytes(plan), reduce_bytes(plan) * trainable / max(1, profile.params)
     transient = (4 * c + r) * block + r * block / plan.shard_size * (2 if plan.strategy == "hsdp" else 1)
-    if plan.reshard_after_forward:
-        return transient + c * root
-    return transient + c * job.params
+    return transient + c * (root_params(profile) if plan.reshard_after_forward else profile.params)
+
+
+def root_params(profile: Profile) -> int:
+    """Count the parameters outside the blocks."""
+    return sum(unit.count * unit.params for unit in profile.units if unit.kind == "root")
+
+
+def pool_bytes(profile: Profile, plan: Plan, allocated: float, gradients: float) -> float:
+    """Return what the allocator holds beyond its peak, of which `gradients` bytes are gradients.
+
+    FSDP reduce-scatters on a stream of its own, whose memory the others can't use: the sharded gradients, and the
+    root's whole ones.
+    """
+    held = (SLACK_ACCUMULATING if plan.accumulation > 1 else SLACK) * allocated
+    if _convolves(profile):
+        held += CONVOLUTION_BYTES
+    if plan.strategy in ("fsdp", "hsdp"):
+        sharded = 0.0 if plan.cpu_offload else 4.0 * profile.trainable / plan.shard_size
+        return held + SLACK_BYTES_SHARDED + max(0.0, sharded - gradients) + reduce_bytes(plan) * root_params(profile)
+    return held + max(SLACK_BYTES, min(profile.largest.at(plan.samples), LARGEST_SHARE * allocated))
+
+
+def _convolves(profile: Profile) -> bool:
+    """Say whether a model computes mostly by convolutions."""
+    kernels = [(unit.count, unit.forward) for unit in profile.units]
+    convolution = sum(count * kernel.convolution.at(1) for count, kernel in kernels)
+    return convolution > sum(count * kernel.matmul.at(1) for count, kernel in kernels)
 
 
 def context_bytes(plan: Plan, machine: Machine) -> float:
@@ -168,42 +198,42 @@ def host_share(plan: Plan, machine: Machine) -> int | None:
     return None if host is None else int(USABLE * host / len(plan.gpus))
 
 
-def memory_of(job: Job, plan: Plan, machine: Machine) -> Memory:
-    """Return the peak memory of one rank over the moments of a step.
+def memory_of(job: Job, profile: Profile, plan: Plan, machine: Machine) -> Memory:
+    """Return the peak memory of one rank over a step.
 
-    Moments: `loss` (activations and logits are whole), `backward` (gradients are whole, activations gone but for one
-    block), `optimizer` (one more copy of the parameters where the optimizer works on all tensors at once, as
-    torch's default on GPUs does). With accumulation the gradients are there at the loss as well.
+    It is reached inside a micro-batch (see `peak`), or while the optimizer works: all gradients, and one more copy of
+    the parameters where it works on all tensors at once, as torch's default on GPUs does.
     """
     held = states(job, plan.shard_size)
-    communication = communication_bytes(job, plan)
-    activations = activation_bytes(job, plan)
-    block = block_activation_bytes(job.architecture, plan.precision) * plan.samples * job.seq
-    ddp = plan.strategy == "ddp"
-    separate_gradients = 0.0 if ddp else held.gradients  # DDP's buckets are counted in `communication`
-    gradients_at_loss = separate_gradients if plan.accumulation > 1 else 0.0
-    moments = (
-        # gradients, activations, logits, optimizer temporaries
-        (gradients_at_loss, activations, logits_bytes(job, plan), 0.0),
-        (separate_gradients, block, 0.0, 0.0),
-        (separate_gradients, 0.0, 0.0, 4.0 * job.trainable_params / plan.shard_size),
-    )
-    gradients, live, logits, temporaries = max(moments, key=sum)
+    communication = communication_bytes(profile, plan)
+    inside = peak(profile, plan)
+    separate = 0.0 if plan.strategy == "ddp" else held.gradients
+    temporaries = 4.0 * job.trainable_params / plan.shard_size
+    gradients, live, extra = inside.gradients, inside.live, 0.0
+    name = inside.name
+    if separate + temporaries > gradients + live:
+        gradients, live, extra, name = separate, 0.0, temporaries, "optimizer step"
     on_gpu = 0.0 if plan.cpu_offload else 1.0
     if plan.cpu_offload:
-        gradients = temporaries = 0.0
-    allocated = (held.parameters + held.optimizer) * on_gpu + gradients + temporaries + live + logits + communication
-    context = context_bytes(plan, machine) + SLACK * allocated + LOGITS_SLACK * logits_bytes(job, plan)
+        gradients = extra = 0.0
+    optimizer = held.optimizer * on_gpu + extra
+    work = live + (0.0 if plan.launcher.device == "cpu" else WORKSPACE_BYTES)
+    allocated = held.parameters * on_gpu + optimizer + gradients + work + communication
+    context = context_bytes(plan, machine)
+    if plan.launcher.device != "cpu":
+        context += pool_bytes(profile, plan, allocated, gradients)
+    logits = min(profile.logits.at(plan.samples), live)
     return Memory(
         total=int(allocated + context),
         available=available_bytes(plan, machine),
         parameters=int(held.parameters * on_gpu),
         gradients=int(gradients),
-        optimizer=int(held.optimizer * on_gpu + temporaries),
-        activations=int(live),
+        optimizer=int(optimizer),
+        activations=int(work - logits),
         logits=int(logits),
         communication=int(communication),
         context=int(context),
+        peak=name,
         host=int(held.total) if plan.cpu_offload else 0,
         host_available=host_share(plan, machine),
     )

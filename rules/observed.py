@@ -6,9 +6,10 @@ Only what the model and its first batch look like goes in, no time and no memory
 import re
 from collections import Counter, defaultdict
 
-from advisor.rules.job import Architecture, Job, Precision
+from advisor.rules.job import Architecture, Job
 from advisor.rules.machine import Value
 from advisor.rules.plan import Plan
+from advisor.rules.profile import Precision
 
 _INDEXED = re.compile(r"(.*?)\.(\d+)\.(.*)")
 HEAD_SIZE = 64  # where it can't be seen; it only matters for shared KV heads

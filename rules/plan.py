@@ -5,8 +5,9 @@ from typing import Any, Literal
 from msgspec import field
 
 from advisor.rules.errors import AdvisorError
-from advisor.rules.job import Job, Precision
+from advisor.rules.job import Job
 from advisor.rules.machine import Source, Value
+from advisor.rules.profile import Precision
 
 Strategy = Literal["single", "ddp", "fsdp", "hsdp"]
 Checkpointing = Literal["none", "full", "selective"]
@@ -32,6 +33,7 @@ class Plan(Value, frozen=True, kw_only=True):
     shard_size: int = 1  # ranks that share one copy of the model states; 1 is no sharding
     micro_batch: int | None = None  # samples per rank and forward; None leaves the batch to the script
     accumulation: int = 1  # micro-batches per optimizer step
+    sync_each_micro_batch: bool = False  # reduce gradients in every micro-batch; False: whole ones are kept to the last
     global_batch: int | None = None  # micro_batch x accumulation x ranks
     precision: Precision | None = None  # None leaves it to the script
     activation_checkpointing: Checkpointing = "none"
@@ -67,6 +69,7 @@ class Memory(Value, frozen=True, kw_only=True):
     logits: int
     communication: int
     context: int
+    peak: str = ""  # the moment of the step at which this is reached
     host: int = 0  # bytes of host memory per rank, with CPU offload
     host_available: int | None = None  # bytes, a rank's share; None: not known
 
@@ -116,6 +119,23 @@ class Assumption(Value, frozen=True, kw_only=True):
     why: str
 
 
+class Scale(Value, frozen=True, kw_only=True):
+    """The best plan on so many GPUs, at the same global batch."""
+
+    gpus: int  # of each host
+    nodes: int
+    strategy: Strategy
+    step_seconds: float
+    samples_per_second: float
+    efficiency: float  # samples per second and GPU, against the smallest size that fits
+    gain: float | None  # samples per second against the best smaller size, 0.9 is 90 % more; None for the smallest
+    dollars_per_million_samples: float | None = None  # None where the machine has no price
+
+    @property
+    def ranks(self) -> int:
+        return self.gpus * self.nodes
+
+
 class Recommendation(Value, frozen=True, kw_only=True):
     version: int = 1
     verdict: Literal["fits", "does-not-fit"]
@@ -125,5 +145,6 @@ class Recommendation(Value, frozen=True, kw_only=True):
     predicted: Predicted | None
     command: str
     candidates: tuple[Candidate, ...]
+    scaling: tuple[Scale, ...] = ()  # the fewest GPUs first
     findings: tuple[Finding, ...] = ()
     assumptions: tuple[Assumption, ...] = ()

@@ -17,9 +17,12 @@ from advisor.rules.machine import Machine
 from advisor.rules.memory import states
 from advisor.rules.plan import Assumption, Candidate, Checkpointing, Finding, Memory, Plan, Recommendation
 from advisor.rules.rule import Case, run_rules
+from advisor.rules.scaling import batch_advice, left_out_for_the_batch, scaling_of
 from advisor.rules.strategies import BUCKET_CAPS_MB, Group, Shape, micro_batches, plans, shapes, useful_groups
 
-TIE = 0.05  # plans nearer than this are equal: one configuration repeated on one machine differs by about 4 %
+# Plans nearer than this are equal: one configuration repeated on one machine differs by about 4 %; unmeasured, the
+# models can't order strategies that differ by less than 10 %.
+TIE, TIE_UNMEASURED = 0.05, 0.1
 BUCKET_GAIN = 0.03  # a bucket cap other than DDP's default must gain this much
 TRIED_MICRO_BATCHES = 3  # the largest that fit; smaller ones only add launches and transfers
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "full")
@@ -46,25 +49,28 @@ def recommend(
     if not candidates:
         raise AdvisorError(
             f"a global batch of {job.global_batch} can't be split evenly over the ranks asked for",
-            "give a --global-batch that is a multiple of GPUs x nodes x micro-batch",
+            f"give {batch_advice(job, asked_for(machine, gpus, nodes))}",
         )
-    chosen = choose([c for c in candidates if fits(c)])
+    fitting = [c for c in candidates if fits(c)]
+    chosen = choose(fitting)
     judged = tuple(sorted((judge(c, chosen) for c in candidates), key=_order))
     plan = chosen.plan if chosen else None
     predicted = chosen.predicted if chosen else None
     if plan and plan.cpu_offload and predicted and predicted.memory.host_available is None:
         value = f"{memory(predicted.memory.host)} per rank"
         guesses = (*guesses, Assumption(what="host memory", value=value, why="how much the host has is not known"))
+    guesses = (*guesses, *left_out_for_the_batch(job, asked_for(machine, gpus, nodes)))
     case = Case(machine=machine, job=job, plan=plan, predicted=predicted, candidates=judged)
     findings = run_rules(RULES, case)
     return Recommendation(
         verdict="fits" if chosen else "does-not-fit",
         summary=summary_of(chosen) if chosen else shortfall(job, judged),
-        job=job,
+        job=replace(job, profiles=()),
         plan=with_environment(plan, findings) if plan else None,
         predicted=predicted,
         command="advisor apply --plan plan.json train.py" if chosen else "",
         candidates=judged,
+        scaling=scaling_of(fitting, chosen, machine),
         findings=findings,
         assumptions=(*assumptions, *guesses),
     )
@@ -113,6 +119,11 @@ def check_group(machine: Machine, gpus: int | None, nodes: int | None) -> None:
         )
 
 
+def asked_for(machine: Machine, gpus: int | None, nodes: int | None) -> Machine:
+    """Return the machine cut to the GPUs and hosts asked for."""
+    return replace(machine, gpus=machine.gpus[:gpus], nodes=nodes or machine.nodes)
+
+
 def price(costs: Costs, only: Sequence[str], gpus: int | None, nodes: int | None) -> Iterator[Candidate]:
     """Yield the best plan of each strategy on each group of GPUs, or its smallest one where none fits."""
     offload = "cpu-offload" in costs.job.allow
@@ -123,11 +134,13 @@ def price(costs: Costs, only: Sequence[str], gpus: int | None, nodes: int | None
             kinds += shapes(costs.machine, group, offload=True)
         for shape in kinds if sizes else ():
             if not only or shape.strategy in only:
-                yield best_of_shape(costs, group, shape, sizes)
+                candidate = best_of_shape(costs, group, shape, sizes)
+                if candidate is not None:
+                    yield candidate
 
 
-def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]) -> Candidate:
-    """Return the shape's fastest plan that fits, or its smallest where none does."""
+def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]) -> Candidate | None:
+    """Return the shape's fastest plan that fits, or its smallest where none does; None where it makes no plan."""
     fitting: list[Candidate] = []
     smallest: Candidate | None = None
     for checkpointing in CHECKPOINTING:
@@ -147,7 +160,6 @@ def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]
                 break
     if fitting:
         return min(fitting, key=lambda c: c.predicted.step_seconds)
-    assert smallest is not None  # `sizes` is not empty, so its last size was priced
     return smallest
 
 
@@ -169,26 +181,50 @@ def fits(candidate: Candidate) -> bool:
     return candidate.predicted.memory.fits
 
 
+def demand(plan: Plan) -> float:
+    """Order strategies by what they ask of the user and the machine.
+
+    Over several hosts hybrid sharding asks less than full sharding: little of the network, which is known least.
+    """
+    hybrid = plan.strategy == "hsdp" and plan.nodes > 1
+    return SIMPLICITY.index("fsdp") - 0.5 if hybrid else SIMPLICITY.index(plan.strategy)
+
+
 def simplicity(plan: Plan) -> tuple[int, ...]:
-    """Order plans by what they ask of the user and the machine: ranks, strategy, recomputation, settings."""
+    """Order plans of one strategy by their settings: recomputation, buckets, resharding, reduction, micro-batches."""
     return (
-        plan.ranks,
-        SIMPLICITY.index(plan.strategy),
         plan.activation_checkpointing != "none",
         plan.bucket_cap_mb is not None,
         not plan.reshard_after_forward,
+        plan.strategy in ("fsdp", "hsdp") and not plan.sync_each_micro_batch,
         plan.accumulation,
     )
 
 
 def choose(fitting: Sequence[Candidate]) -> Candidate | None:
-    """Return the fastest, or the simplest of those within `TIE` of it."""
+    """Return the fastest; of those that tie, the one with the fewest ranks, the simplest strategy and settings.
+
+    Ranks and settings change only what is computed and sent: the models order them better than strategies.
+    """
     if not fitting:
         return None
-    fastest = min(c.predicted.step_seconds for c in fitting)
-    return min(
-        (c for c in fitting if c.predicted.step_seconds <= fastest * (1 + TIE)), key=lambda c: simplicity(c.plan)
-    )
+    ranks = min(c.plan.ranks for c in _within(fitting, TIE))
+    near = [c for c in fitting if c.plan.ranks == ranks]
+    near = _within(near, tie(near[0]))
+    simplest = min(demand(c.plan) for c in near)
+    alike = [c for c in near if demand(c.plan) == simplest]
+    return min(_within(alike, TIE), key=lambda c: simplicity(c.plan))
+
+
+def _within(candidates: Sequence[Candidate], share: float) -> list[Candidate]:
+    """Keep those that are at most by a share slower than the fastest."""
+    limit = min(c.predicted.step_seconds for c in candidates) * (1 + share)
+    return [c for c in candidates if c.predicted.step_seconds <= limit]
+
+
+def tie(candidate: Candidate) -> float:
+    """Return by what share plans of different strategies may differ and be as good, by the source of a prediction."""
+    return TIE if candidate.predicted.source == "measured" else TIE_UNMEASURED
 
 
 def judge(candidate: Candidate, chosen: Candidate | None) -> Candidate:
@@ -200,8 +236,8 @@ def judge(candidate: Candidate, chosen: Candidate | None) -> Candidate:
         return candidate
     mine, best = candidate.predicted, chosen.predicted
     ratio = mine.step_seconds / best.step_seconds
-    if ratio <= 1 + TIE:
-        return replace(candidate, rejected=f"tie: within {percent(TIE)} of the plan, and less simple")
+    if ratio <= 1 + tie(chosen):
+        return replace(candidate, rejected=f"tie: within {percent(tie(chosen))} of the plan, and less simple")
     times = f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
     reason = f"{times}x the step time: {seconds(mine.step_seconds)}"
     if mine.exposed_communication_seconds >= 0.05 * mine.step_seconds:

@@ -51,13 +51,13 @@ def _remedies(job: Job, machine: Machine) -> Iterator[Remedy]:
         fits=None if host is None and on_gpu else on_gpu and needed <= (host or 0),
         note=f"needs {memory(needed)} of host memory, {known}; slow steps",
     )
-    if job.trainable_params == job.params:
+    if job.trainable_params == job.params and job.architecture is not None:
         adapters = lora_params(job.architecture, LORA_RANK)
         lora = replace(job, trainable_params=adapters)
         yield _priced("train adapters only (LoRA)", f"--lora-rank {LORA_RANK}", lora, machine)
         qlora = replace(lora, quantize="nf4")
         yield _priced("adapters on a 4-bit base (QLoRA)", f"--lora-rank {LORA_RANK} --quantize nf4", qlora, machine)
-    if job.seq >= 1024:
+    if job.seq >= 1024 and job.architecture is not None:
         yield _priced("half the sequence", f"--seq {job.seq // 2}", replace(job, seq=job.seq // 2), machine)
     yield from _hardware(job, machine)
 
@@ -80,7 +80,11 @@ def smallest(job: Job, machine: Machine, *, offload: bool = False, ranks: int | 
     """Return the memory of the job's smallest plan on all GPUs: fully sharded, one sample, full checkpointing."""
     group = Group(tuple(gpu.id for gpu in machine.gpus), machine.nodes)
     shards = ranks or group.ranks
-    shape = Shape("fsdp", shards, cpu_offload=offload) if shards > 1 or offload else Shape("single")
+    shape = (
+        Shape("fsdp", shards, cpu_offload=offload, sync_each_micro_batch=True)
+        if shards > 1 or offload
+        else Shape("single")
+    )
     (plan,) = plans(replace(job, micro_batch=1), machine, group, shape, [1], checkpointing="full")
     return Costs(job, machine).memory(plan)
 

@@ -1,37 +1,29 @@
 """Seconds of one optimizer step: a compute floor, and a timeline of the communication beside it.
 
-A block's compute is a roofline: matrix products at the device's achieved FLOP/s plus element-wise traffic at its
-achieved memory bandwidth, and never less than the host needs to launch it. The timelines then follow what PyTorch
-does: gradients become ready in backward order, DDP's buckets close and queue on one stream; FSDP's gathers run one
-block ahead and share their stream with the reduce-scatters. What outlasts the compute is exposed.
+Each part of the model is a roofline over its kernels, and the whole micro-batch never takes less than the host needs
+to launch it. The timelines then follow what PyTorch does: gradients become ready in backward order, DDP's buckets close
+and queue on one stream; FSDP's gathers run one block ahead and share their stream with the reduce-scatters. What
+outlasts the compute is exposed; what runs beside it slows it down.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from advisor.rules.device import BLOCK_HOST_SECONDS, FSDP_BLOCK_HOST_SECONDS, Device
-from advisor.rules.job import Architecture, Job, block_matmul_params, block_params
+from advisor.rules.device import DDP_TENSOR_SECONDS, FSDP_BLOCK_SECONDS, FSDP_REGATHER_SECONDS, Device
+from advisor.rules.job import Job
 from advisor.rules.machine import Value
-from advisor.rules.memory import block_activation_bytes, gather_bytes, reduce_bytes
+from advisor.rules.memory import gather_bytes, reduce_bytes
 from advisor.rules.plan import Plan
+from advisor.rules.profile import Kernels, Profile
 
 Seconds = Callable[[float], float]  # bytes of the larger buffer -> seconds of one collective
 
 MIB = 1024.0 * 1024.0
 DEFAULT_BUCKET_MIB, FIRST_BUCKET_MIB = 25.0, 1.0  # torch.nn.parallel.DistributedDataParallel, bucket_cap_mb=None
 PARTS = 4  # gradients of a block become ready in about as many pieces as it has large matrices
-# Bytes of element-wise traffic for each byte kept for the backward pass, forward and backward together, and bytes per
-# logit in the loss: measured on a 125M and a 1.4B GPT, one H200, autocast. A third of it is the forward's.
-TRAFFIC = 7.0
-LOGITS_TRAFFIC: dict[str | None, float] = {
-    "bf16-autocast": 40.0,
-    "fp16-autocast": 40.0,
-    "bf16-params": 24.0,
-    "fp32": 40.0,
-}
-CAST_TRAFFIC = 6.0  # autocast reads 4 and writes 2 bytes of each matrix weight, each micro-batch
 OPTIMIZER_TRAFFIC = 28.0  # AdamW reads and writes fp32 weight, gradient and two moments: 7 x 4 bytes
 OFFLOAD_TRAFFIC_PER_RANK = 15e9  # bytes per second of CPU Adam: 60-150e9 per socket, shared by its ranks
+SMOOTH = 6  # of the maximum of device and host, which do not overlap perfectly
 
 
 class StepTime(Value, frozen=True, kw_only=True):
@@ -46,13 +38,27 @@ class StepTime(Value, frozen=True, kw_only=True):
         return self.step - self.compute
 
 
-class Work(Value, frozen=True, kw_only=True):
-    """Compute seconds of one micro-batch on one rank, piece by piece."""
+class Stage(NamedTuple):
+    """One part of the model in one micro-batch."""
 
-    block_forward: float
-    block_backward: float
-    root: float  # embedding, head and loss, forward and backward
-    optimizer: float
+    forward: float  # seconds
+    backward: float
+    params: int
+    trainable: int
+    block: bool  # FSDP gathers it on its own
+
+
+class Work(NamedTuple):
+    """Compute of one rank: the stages of a micro-batch in forward order, and the optimizer."""
+
+    stages: tuple[Stage, ...]
+    optimizer: float  # seconds
+    bound: float  # how much of a delay of the device delays the micro-batch: 1 unless the host is the slower one
+
+    @property
+    def micro(self) -> float:
+        """Seconds of one micro-batch without communication."""
+        return sum(stage.forward + stage.backward for stage in self.stages)
 
 
 class Transfers(NamedTuple):
@@ -62,63 +68,79 @@ class Transfers(NamedTuple):
     scatter: Seconds
     reduce: Seconds
     host: Seconds  # one copy between GPU and host memory, for CPU offload
+    overlap: float = 0.0  # seconds that compute loses for each second of collectives beside it
 
 
-def attention_flops(arch: Architecture, seq: int) -> float:
-    """Return forward FLOPs per token and block of the two attention products, half the square under a causal mask.
-
-    2 products x 2 FLOP x s h / 2 = 2 s h. https://arxiv.org/abs/2204.02311, appendix B, counts the full square.
-    """
-    return 2.0 * seq * arch.hidden
-
-
-def work_of(job: Job, plan: Plan, device: Device) -> Work:
-    """Return the compute seconds of one micro-batch.
-
-    Forward 2 FLOP per matrix parameter and token, backward twice that (once for a frozen base: no weight gradients),
-    one more forward with full checkpointing. The host runs ahead of the GPU, so where it needs longer than the GPU for
-    the whole micro-batch, everything slows down alike.
-    """
-    arch, tokens = job.architecture, plan.samples * job.seq
-    matrix = block_matmul_params(arch)
-    flops = tokens * (2.0 * matrix + attention_flops(arch, job.seq)) / device.flops
-    traffic = TRAFFIC * block_activation_bytes(arch, plan.precision) * tokens
-    autocast = plan.precision in ("bf16-autocast", "fp16-autocast")
-    casts = CAST_TRAFFIC * matrix if autocast else 0.0
-    frozen = job.trainable_params < job.params / 2
-    forward = flops + (traffic / 3 + casts) / device.memory_bandwidth
-    backward = flops * (1.0 if frozen else 2.0) + traffic * 2 / 3 / device.memory_bandwidth
-    if plan.activation_checkpointing == "full":
-        backward += forward
-    logits = tokens * arch.vocab
-    root = 6.0 * logits * arch.hidden / device.flops
-    root += LOGITS_TRAFFIC[plan.precision] * logits / device.memory_bandwidth
-    sharded = plan.strategy in ("fsdp", "hsdp")
-    host = arch.layers * (BLOCK_HOST_SECONDS + (FSDP_BLOCK_HOST_SECONDS if sharded else 0.0))
-    slowed = max(1.0, host / (arch.layers * (forward + backward) + root))
-    updated = job.trainable_params / plan.shard_size
-    bandwidth = OFFLOAD_TRAFFIC_PER_RANK if plan.cpu_offload else device.memory_bandwidth
-    return Work(
-        block_forward=forward * slowed,
-        block_backward=backward * slowed,
-        root=root * slowed,
-        optimizer=OPTIMIZER_TRAFFIC * updated / bandwidth,
+def kernel_seconds(kernels: Kernels, samples: int, device: Device) -> float:
+    """Return the device's seconds for the kernels of one part in one direction."""
+    return (
+        kernels.matmul.at(samples) / device.matmul
+        + kernels.attention.at(samples) / device.attention
+        + kernels.convolution.at(samples) / device.convolution
+        + kernels.batch_norm.at(samples) / device.batch_norm
+        + kernels.traffic.at(samples) / device.elementwise
+        + kernels.launches * device.kernel_seconds
     )
 
 
-def gradient_pieces(job: Job, work: Work, plan: Plan) -> list[tuple[float, float]]:
-    """Return (seconds into the backward pass, bytes) of each piece of gradient, in the order they become ready."""
-    arch = job.architecture
-    trained = job.trainable_params / job.params * reduce_bytes(plan)
-    block = block_params(arch) * trained
-    root = max(0.0, job.trainable_params * reduce_bytes(plan) - arch.layers * block)
-    head = work.root * 2 / 3
-    pieces = arch.layers * PARTS
-    inside = [(head + (i + 1) / PARTS * work.block_backward, block / PARTS) for i in range(pieces)]
-    return [(head, root / 2), *inside, (head + arch.layers * work.block_backward, root / 2)]
+def host_seconds(profile: Profile, plan: Plan, device: Device) -> float:
+    """Return the seconds that the host needs to launch one micro-batch, with what the strategy adds to it."""
+    full = plan.activation_checkpointing == "full"
+    launches = sum(
+        unit.count * ((2 if full and unit.kind == "block" else 1) * unit.forward.launches + unit.backward.launches)
+        for unit in profile.units
+    )
+    seconds = launches * device.launch_seconds
+    if device.launch_seconds == 0.0:
+        return 0.0
+    if plan.strategy in ("fsdp", "hsdp"):
+        groups = 1 + sum(unit.count for unit in profile.units if unit.kind == "block")
+        seconds += groups * (FSDP_BLOCK_SECONDS + plan.reshard_after_forward * FSDP_REGATHER_SECONDS)
+    elif plan.strategy == "ddp":
+        synchronised = 1.0 if plan.sync_each_micro_batch else 1.0 / plan.accumulation
+        seconds += synchronised * DDP_TENSOR_SECONDS * sum(unit.count * unit.tensors for unit in profile.units)
+    return seconds
 
 
-def ddp_queue(pieces: list[tuple[float, float]], bucket_cap_mb: float | None, reduce: Seconds) -> tuple[float, float]:
+def work_of(job: Job, profile: Profile, plan: Plan, device: Device) -> Work:
+    """Return the compute seconds of one micro-batch and of the optimizer.
+
+    Full checkpointing runs each block's forward again before its backward. The host runs ahead of the device, so where
+    it needs longer for the whole micro-batch, everything slows down alike.
+    """
+    full = plan.activation_checkpointing == "full"
+    stages = []
+    for unit in profile.units:
+        forward = kernel_seconds(unit.forward, plan.samples, device)
+        backward = kernel_seconds(unit.backward, plan.samples, device)
+        block = unit.kind == "block"
+        backward += forward if full and block else 0.0
+        stages += [Stage(forward, backward, unit.params, unit.trainable, block)] * unit.count
+    busy = sum(stage.forward + stage.backward for stage in stages)
+    host = host_seconds(profile, plan, device)
+    slowed = (1 + (host / busy) ** SMOOTH) ** (1 / SMOOTH) if busy else 1.0
+    bandwidth = OFFLOAD_TRAFFIC_PER_RANK if plan.cpu_offload else device.streaming
+    return Work(
+        stages=tuple(s._replace(forward=s.forward * slowed, backward=s.backward * slowed) for s in stages),
+        optimizer=OPTIMIZER_TRAFFIC * job.trainable_params / plan.shard_size / bandwidth,
+        bound=slowed ** (1 - SMOOTH),  # the derivative of the smooth maximum
+    )
+
+
+def gradient_pieces(work: Work, plan: Plan) -> Iterator[tuple[float, float]]:
+    """Yield (seconds into the backward pass, bytes) of each piece of gradient, in the order they become ready."""
+    now = 0.0
+    for stage in reversed(work.stages):
+        parts = PARTS if stage.block else 1
+        for _ in range(parts):
+            now += stage.backward / parts
+            if stage.trainable:
+                yield now, stage.trainable * reduce_bytes(plan) / parts
+
+
+def ddp_queue(
+    pieces: Sequence[tuple[float, float]], bucket_cap_mb: float | None, reduce: Seconds
+) -> tuple[float, float]:
     """Return when the last bucket is reduced, seconds into the backward pass, and the seconds that all buckets take.
 
     A bucket closes once its size reaches the cap (so it overshoots by up to one piece) and waits for the one before.
@@ -147,76 +169,110 @@ class BlockTransfers(NamedTuple):
     reduce: float  # over the replicas of hybrid sharding
 
 
-def fsdp_micro_step(layers: int, forward: float, backward: float, block: BlockTransfers) -> float:
+def fsdp_micro_step(blocks: Sequence[tuple[Stage, BlockTransfers]]) -> float:
     """Return the seconds that all blocks take for one micro-batch under FSDP2.
 
     One stream computes; one gathers and reduce-scatters in the order of issue, the gather of the next block before the
     reduce-scatter of this one; a third reduces over the replicas.
     """
+    if not blocks:
+        return 0.0
     compute = replicas = 0.0
-    stream = gathered = block.gather
-    for layer in range(layers):
+    stream = gathered = blocks[0][1].gather
+    for index, (stage, _) in enumerate(blocks):
         start = max(compute, gathered)
-        if layer < layers - 1:
-            stream = gathered = max(stream, compute) + block.gather
-        compute = start + forward
-    stream = gathered = max(stream, compute) + block.regather
-    for layer in range(layers):
+        if index < len(blocks) - 1:
+            stream = gathered = max(stream, compute) + blocks[index + 1][1].gather
+        compute = start + stage.forward
+    stream = gathered = max(stream, compute) + blocks[-1][1].regather
+    for index in reversed(range(len(blocks))):
+        stage, own = blocks[index]
         start = max(compute, gathered)
-        if layer < layers - 1:
-            stream = gathered = max(stream, start) + block.regather
-        compute = start + backward
-        stream = max(stream, compute) + block.scatter
-        replicas = max(replicas, stream) + block.reduce
+        if index:
+            stream = gathered = max(stream, start) + blocks[index - 1][1].regather
+        compute = start + stage.backward
+        stream = max(stream, compute) + own.scatter
+        replicas = max(replicas, stream) + own.reduce
     return max(compute, stream, replicas)
 
 
-def fsdp_transfers(job: Job, plan: Plan, params: float, links: Transfers) -> BlockTransfers:
-    """Return the transfers of a group of `params` parameters: gathered in the parameter dtype, gradients in theirs.
+def fsdp_transfers(plan: Plan, params: int, trainable: int, links: Transfers) -> BlockTransfers:
+    """Return the transfers of a group of parameters: gathered in the parameter dtype, gradients in theirs.
 
     Offload copies the fp32 shard to the GPU before each gather and the reduced gradient back.
     """
-    c, r = gather_bytes(plan), reduce_bytes(plan) * job.trainable_params / job.params
+    c, r = gather_bytes(plan), reduce_bytes(plan)
     shard = links.host(4 * params / plan.shard_size) if plan.cpu_offload else 0.0
     gather = links.gather(c * params) + shard
     return BlockTransfers(
         gather=gather,
         regather=gather if plan.reshard_after_forward else 0.0,
-        scatter=links.scatter(r * params) + shard,
-        reduce=links.reduce(r * params / plan.shard_size) if plan.strategy == "hsdp" else 0.0,
+        scatter=links.scatter(r * trainable) + shard,
+        reduce=links.reduce(r * trainable / plan.shard_size) if plan.strategy == "hsdp" else 0.0,
     )
 
 
-def fsdp_step(job: Job, plan: Plan, work: Work, links: Transfers) -> tuple[float, float]:
+def fsdp_step(plan: Plan, work: Work, links: Transfers) -> tuple[float, float]:
     """Return the seconds of all micro-batches, and of all their transfers, under FSDP or hybrid sharding.
 
-    Each micro-batch gathers and reduce-scatters (keeping whole gradients instead would cost 4 P bytes); the replicas
-    reduce once, in the last. The root's weights are gathered before the first block and its gradients leave last.
+    Each micro-batch gathers; it reduce-scatters as well, or the last one does alone; the replicas reduce once, in the
+    last. The root's weights are gathered before the first block and its gradients leave last.
     """
-    arch = job.architecture
-    block = fsdp_transfers(job, plan, min(block_params(arch), job.params / arch.layers), links)
-    root_params = max(0.0, job.params - arch.layers * block_params(arch))
-    root = fsdp_transfers(job, plan, root_params, links)
-    layers, last = arch.layers, block.reduce
-    micro = fsdp_micro_step(layers, work.block_forward, work.block_backward, block._replace(reduce=0.0))
-    final = fsdp_micro_step(layers, work.block_forward, work.block_backward, block)
-    edges = root.gather + work.root + root.scatter
-    step = (plan.accumulation - 1) * (micro + edges) + final + edges + root.reduce + work.optimizer
-    moved = layers * (block.gather + block.regather + block.scatter) + root.gather + root.scatter
-    return step, plan.accumulation * moved + layers * last + root.reduce
+    blocks = [
+        (stage, fsdp_transfers(plan, stage.params, stage.trainable, links)) for stage in work.stages if stage.block
+    ]
+    rest = [stage for stage in work.stages if not stage.block]
+    root = fsdp_transfers(plan, sum(s.params for s in rest), sum(s.trainable for s in rest), links)
+    scatters = 1.0 if plan.sync_each_micro_batch else 0.0
+    early = [(stage, own._replace(reduce=0.0, scatter=scatters * own.scatter)) for stage, own in blocks]
+    inside = sum(stage.forward + stage.backward for stage in rest)
+    micro = (
+        fsdp_micro_step([_slowed(*block, work.bound * links.overlap) for block in early])
+        + root.gather
+        + inside
+        + scatters * root.scatter
+    )
+    final = (
+        fsdp_micro_step([_slowed(*block, work.bound * links.overlap) for block in blocks])
+        + root.gather
+        + inside
+        + root.scatter
+        + root.reduce
+    )
+    others = plan.accumulation - 1
+    gathered = sum(own.gather + own.regather for _, own in blocks) + root.gather
+    scattered = sum(own.scatter for _, own in blocks) + root.scatter
+    moved = (others + 1) * gathered + (others * scatters + 1) * scattered
+    return others * micro + final + work.optimizer, moved + sum(own.reduce for _, own in blocks) + root.reduce
 
 
-def step_time(job: Job, plan: Plan, device: Device, links: Transfers) -> StepTime:
+def _slowed(stage: Stage, own: BlockTransfers, share: float) -> tuple[Stage, BlockTransfers]:
+    """Lengthen a block by the share of the transfers beside it that its kernels lose."""
+    forward = stage.forward + share * min(stage.forward, own.gather)
+    backward = stage.backward + share * min(stage.backward, own.regather + own.scatter)
+    return stage._replace(forward=forward, backward=backward), own
+
+
+def ddp_step(plan: Plan, work: Work, links: Transfers) -> tuple[float, float]:
+    """Return the seconds of all micro-batches, and of all their transfers, under DDP.
+
+    Only a backward pass that synchronises has transfers beside it, and is slowed by them.
+    """
+    backward = sum(stage.backward for stage in work.stages)
+    _, moved = ddp_queue(list(gradient_pieces(work, plan)), plan.bucket_cap_mb, links.reduce)
+    longer = 1 + work.bound * links.overlap * min(moved, backward) / backward if backward else 1.0
+    slowed = work._replace(stages=tuple(s._replace(backward=s.backward * longer) for s in work.stages))
+    end, _ = ddp_queue(list(gradient_pieces(slowed, plan)), plan.bucket_cap_mb, links.reduce)
+    synchronised = work.micro - backward + max(backward * longer, end)
+    times = plan.accumulation if plan.sync_each_micro_batch else 1
+    return times * synchronised + (plan.accumulation - times) * work.micro + work.optimizer, times * moved
+
+
+def step_time(job: Job, profile: Profile, plan: Plan, device: Device, links: Transfers) -> StepTime:
     """Return the time of one optimizer step of the plan, with all its micro-batches."""
-    layers = job.architecture.layers
-    work = work_of(job, plan, device)
-    micro = layers * (work.block_forward + work.block_backward) + work.root
-    compute = plan.accumulation * micro + work.optimizer
+    work = work_of(job, profile, plan, device)
+    compute = plan.accumulation * work.micro + work.optimizer
     if plan.strategy == "single":
         return StepTime(step=compute, compute=compute, communication=0.0)
-    if plan.strategy == "ddp":
-        backward = work.root * 2 / 3 + layers * work.block_backward
-        end, busy = ddp_queue(gradient_pieces(job, work, plan), plan.bucket_cap_mb, links.reduce)
-        return StepTime(step=compute + max(0.0, end - backward), compute=compute, communication=busy)
-    step, moved = fsdp_step(job, plan, work, links)
+    step, moved = ddp_step(plan, work, links) if plan.strategy == "ddp" else fsdp_step(plan, work, links)
     return StepTime(step=max(step, compute), compute=compute, communication=moved)

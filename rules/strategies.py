@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from advisor.rules.cpu_ranks import is_cpu
 from advisor.rules.device import supports_bf16
-from advisor.rules.job import Job, Precision
+from advisor.rules.job import Job
 from advisor.rules.machine import Machine
 from advisor.rules.plan import Checkpointing, Launcher, Plan, Strategy
+from advisor.rules.profile import Precision
 from advisor.rules.subsets import gpu_groups
 from advisor.rules.topology import islands
 
@@ -33,6 +34,7 @@ class Shape(NamedTuple):
     shard_size: int = 1
     reshard_after_forward: bool = True
     cpu_offload: bool = False
+    sync_each_micro_batch: bool = False
 
 
 def useful_groups(machine: Machine, gpus: int | None, nodes: int | None) -> list[Group]:
@@ -53,17 +55,21 @@ def shapes(machine: Machine, group: Group, *, offload: bool) -> Iterator[Shape]:
     """Propose the strategies that make sense on a group; with `offload`, those that keep the states in host memory."""
     ranks = group.ranks
     if offload:
-        yield Shape("fsdp", ranks, cpu_offload=True)
+        yield Shape("fsdp", ranks, cpu_offload=True, sync_each_micro_batch=True)
         return
     if ranks == 1:
         yield Shape("single")
         return
     yield Shape("ddp")
-    yield Shape("fsdp", ranks)
-    yield Shape("fsdp", ranks, reshard_after_forward=False)
+    yield from _sharded("fsdp", ranks)
     for inner in hybrid_shard_sizes(machine, group):
-        yield Shape("hsdp", inner)
-        yield Shape("hsdp", inner, reshard_after_forward=False)
+        yield from _sharded("hsdp", inner)
+
+
+def _sharded(strategy: Strategy, size: int) -> Iterator[Shape]:
+    """Propose the ways to shard: weights kept after the forward pass or not, gradients reduced each time or late."""
+    for kept, late in ((False, False), (True, False), (False, True), (True, True)):
+        yield Shape(strategy, size, reshard_after_forward=not kept, sync_each_micro_batch=not late)
 
 
 def hybrid_shard_sizes(machine: Machine, group: Group) -> list[int]:
@@ -123,7 +129,11 @@ def plans(
     gpus = island_order(machine, group.gpus) if shape.strategy == "hsdp" else group.gpus
     precision = plan_precision(job, machine, group, shape.strategy)
     launcher = launcher_of(machine, group)
+    late = shape.strategy in ("fsdp", "hsdp") and not shape.sync_each_micro_batch
     for micro_batch in sizes:
+        accumulation = job.global_batch // (group.ranks * micro_batch)
+        if late and accumulation == 1:
+            continue  # the same as reducing each time
         yield Plan(
             gpus=gpus,
             nodes=group.nodes,
@@ -131,7 +141,8 @@ def plans(
             reshard_after_forward=shape.reshard_after_forward,
             shard_size=shape.shard_size,
             micro_batch=micro_batch,
-            accumulation=job.global_batch // (group.ranks * micro_batch),
+            accumulation=accumulation,
+            sync_each_micro_batch=shape.sync_each_micro_batch,
             global_batch=job.global_batch,
             precision=precision,
             activation_checkpointing=checkpointing,

@@ -4,7 +4,7 @@ NCCL talks over NVLink where there is one; over PCIe directly only below a commo
 (src/graph/paths.cc:355-411 of 2.30.7). The NCCL_*_DISABLE variables found in the environment are respected.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
 from advisor.rules.hardware import gpu_model
@@ -33,6 +33,8 @@ TCP_FURTHER_THREAD = 0.5  # of the first
 ASSUMED_RDMA = 12.5e9
 ASSUMED_ETHERNET = 1.25e9
 
+RING_GRAPH = 0  # its number in NCCL's dump
+
 _DIRECT_PCIE: tuple[LinkKind, ...] = ("pcie-switch", "pcie-switches")
 _PCIE: tuple[LinkKind, ...] = (*_DIRECT_PCIE, "host-bridge", "numa-node")
 _MESH: tuple[LinkKind, ...] = ("nvlink", "xgmi")
@@ -57,6 +59,18 @@ def mesh_speed(machine: Machine, link: Link, gpus: int) -> float | None:
     rate = nvlink_rate(gpu)
     share = ring_share(gpus) * nvlink_speed(capability_of(gpu)) / rate if link.kind == "nvlink" and rate else XGMI
     return share * link.bandwidth
+
+
+def dumped_ring_speed(machine: Machine, gpus: Collection[str]) -> float | None:
+    """Bytes per second of the rings that NCCL itself laid over NVLink; None where its dump is not of just these GPUs.
+
+    The search counts as `nvlink_speed` does and rounds down, which is what RING allows for.
+    """
+    numbers = {machine.gpu(gpu).index for gpu in gpus}
+    for graph in machine.nccl_graphs if peer_to_peer(machine) else ():
+        if graph.id == RING_GRAPH and graph.type_intra == "NVL" and all(set(c) == numbers for c in graph.channels):
+            return ring_share(len(gpus)) / RING * len(graph.channels) * graph.bandwidth_intra
+    return None
 
 
 def hop_speed(machine: Machine, link: Link, *, gpus: Sequence[str], concurrent: int) -> float | None:

@@ -39,7 +39,7 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--precision", choices=("bf16", "fp16", "fp32"), default="bf16", help="default: bf16")
     group.add_argument(
         "--optimizer",
-        choices=("adamw", "adamw-8bit", "adafactor", "sgd", "sgd-momentum"),
+        choices=("adamw", "adamw-8bit", "adafactor", "sgd", "sgd-momentum", "muon"),
         default="adamw",
         help="default: adamw",
     )

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 def add_probe(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser = subparsers.add_parser("probe", help="what this machine is: GPUs, links, islands", allow_abbrev=False)
+    parser = subparsers.add_parser(
+        "probe",
+        help="what this machine is: GPUs, links, islands",
+        description="Says what a machine is: GPUs, links, islands, the slowest link, what collectives cost, and what "
+        "could not be seen.",
+        allow_abbrev=False,
+    )
     add_machine(parser)
     add_output(parser, FILES)
     parser.set_defaults(run=run)

@@ -10,6 +10,7 @@ from advisor.picture.words import DOT, LARGE, LEADING, SMALL, flowed
 from advisor.rules.format import ids
 
 GAP = 10.0  # between neighbours
+ROW_GAP = 2 * GAP  # between rows of GPUs, where lines turn
 PAD = 8.0  # between a box and what is inside
 
 
@@ -65,6 +66,17 @@ def rows(blocks: Sequence[Block], width: float) -> Block:
             lines.append([block])
             used = block.width
     return column(row(line) for line in lines)
+
+
+def grid(blocks: Sequence[Block], columns: int) -> Block:
+    """Put blocks of one width in rows of so many, each below the one a row before."""
+    lines = [row(blocks[i : i + columns]) for i in range(0, len(blocks), columns)]
+    boxes: list[Box] = []
+    y = 0.0
+    for line in lines:
+        boxes += line.moved(0.0, y)
+        y += line.height + ROW_GAP
+    return Block(max((line.width for line in lines), default=0.0), max(0.0, y - ROW_GAP), tuple(boxes))
 
 
 def framed(

@@ -6,6 +6,7 @@ from advisor.picture.devices import NETWORKS
 from advisor.picture.joins import KINDS, speed_in_words
 from advisor.picture.shapes import Box, BoxKind, Key, Line
 from advisor.picture.slowest import Mark
+from advisor.report.fabric import ring_speed_in_words
 from advisor.report.matrix import code_in_words, nearness
 from advisor.rules.fabric import Fabric
 from advisor.rules.format import bandwidth, folded, memory
@@ -30,7 +31,7 @@ _FRAMES: dict[TreeKind, str] = {
 _BETWEEN_SOCKETS = {"GenuineIntel": "UPI", "AuthenticAMD": "Infinity Fabric"}
 _LINES = {
     "nvlink": "NVLink, the wider the more links",
-    "xgmi": "XGMI (Infinity Fabric)",
+    "xgmi": "AMD Infinity Fabric",
     "c2c": "chip to chip",
     "host-memory": "host memory",
     "network": "network adapter of each host",
@@ -97,8 +98,8 @@ def caption_of(machine: Machine, fabric: Fabric) -> Iterator[str]:
     """Say the order of the ring if all its hops are known, what the codes can move, and who says so."""
     ring, slowest = fabric.ring, fabric.slowest_link
     if ring is not None and slowest is not None:
-        speed = f" ({bandwidth(ring.bandwidth)} by NCCL's model)" if ring.bandwidth else ""
-        yield f"Best ring{speed}: {' → '.join((*ring.order, ring.order[0]))}"
+        speed = ring_speed_in_words(machine, ring)
+        yield f"Best ring{f' ({speed})' if speed else ''}: {' → '.join((*ring.order, ring.order[0]))}"
     speeds = list(_speeds(machine.links))
     if speeds:
         yield f"One pair, one direction: {'; '.join(speeds)}"

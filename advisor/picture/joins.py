@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from advisor.picture.blocks import bar
+from advisor.picture.blocks import GAP, bar
 from advisor.picture.shapes import Box, Line, LineKind, Point
 from advisor.picture.slowest import Mark
 from advisor.picture.words import DOT, SMALL, text_width
@@ -112,14 +112,18 @@ def _bar(group: Sequence[Link], gpus: Sequence[Box], bottom: float, mark: Mark, 
     return replace(made, y=bottom - made.height)
 
 
-def _drops(group: Sequence[Link], fabric: Box, gpus: Iterable[Box]) -> Iterator[Line]:
+def _drops(group: Sequence[Link], fabric: Box, gpus: Sequence[Box]) -> Iterator[Line]:
+    """Lead a line from a bar to each GPU: straight down, or past the left side of a GPU that is in between."""
     for box in gpus:
+        side, turn = box.x - GAP / 2, box.y - GAP / 2
+        below = any(other.y < box.y and other.x < box.middle < other.right for other in gpus)
+        around = ((side, fabric.bottom), (side, turn), (box.middle, turn), (box.middle, box.y))
         own = [link for link in group if set(box.devices) & {link.a, link.b}]
         facts = (own[0].code, speed_in_words(own))
         yield Line(
             kind=_kind(own[0]),
-            points=((box.middle, fabric.bottom), (box.middle, box.y)),
-            width=_width(max(nvlink_count(link.code) for link in own)),
+            points=around if below else ((box.middle, fabric.bottom), (box.middle, box.y)),
+            width=_width(1 if below else max(nvlink_count(link.code) for link in own)),
             ends=box.devices,
             tooltip=f"{box.devices[0]}: {DOT.join(fact for fact in facts if fact)}",
         )

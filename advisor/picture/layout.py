@@ -5,11 +5,12 @@ sockets; the network between hosts; legend and caption.
 """
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from advisor.picture.blocks import GAP, PAD, Block, bar, column, framed, row, rows, text_height
+from advisor.picture.blocks import GAP, PAD, Block, bar, column, framed, grid, row, rows, text_height
 from advisor.picture.caption import caption_of, frame_label, host_label, keys_of, network_label, socket_label
 from advisor.picture.devices import WIDTH, devices_of, gpu_block, nic_blocks
 from advisor.picture.joins import joined
@@ -25,6 +26,7 @@ from advisor.rules.pcie_tree import Tree, pcie_tree
 MARGIN = 20.0
 LEAST_WIDTH = 640.0  # of the host, so that title and caption have room
 STUB = 16.0  # from a frame down to a bar
+GPUS_IN_A_ROW = 16  # of one host
 NICS_IN_A_ROW = 4  # where there are no GPUs above
 COPIES = 3  # hosts that a fold of several shows
 COPY_OFFSET = 5.0
@@ -109,10 +111,15 @@ class _Content:
                 above.append((self.order[device.id], gpu_block(device)))
             else:
                 nics.append(device)
-        upper = row(block for _, block in sorted(above, key=lambda entry: entry[0]))
+        upper = self._in_order([block for _, block in sorted(above, key=lambda entry: entry[0])], bool(part.parts))
         gpus = sum(isinstance(self.devices[device], Gpu) for device in part.members())
         least = (2 if gpus else NICS_IN_A_ROW) * (WIDTH + GAP)
         return column((upper, rows(nic_blocks(nics, gpus), max(upper.width, least))))
+
+    def _in_order(self, blocks: Sequence[Block], frames: bool) -> Block:
+        """Put GPUs side by side, in as many rows as the host's GPUs need; frames always, since rows are inside them."""
+        depth = ceil(len(self.machine.gpus) / GPUS_IN_A_ROW)
+        return row(blocks) if frames or depth <= 1 else grid(blocks, ceil(len(blocks) / depth))
 
     def frame(self, part: Part) -> Block:
         """Place a part with the frame around it."""

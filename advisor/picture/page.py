@@ -5,12 +5,14 @@ from html import escape
 from typing import NamedTuple
 
 from advisor.picture.devices import NETWORKS, slot_in_words
+from advisor.report.fabric import ring_speed_in_words
 from advisor.report.matrix import code_in_words, nearness
 from advisor.rules.fabric import Fabric
 from advisor.rules.format import bandwidth, binary, folded, ids, memory, plural, seconds
 from advisor.rules.links import nvlink_count
 from advisor.rules.machine import Gpu, Link, Machine
 from advisor.rules.plan import Finding
+from advisor.rules.topology import gpu_links
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -111,14 +113,14 @@ def _links(machine: Machine) -> Iterator[Table]:
 
 
 def _fabric(machine: Machine, fabric: Fabric) -> Iterator[Table]:
-    rows = [("islands", "; ".join(ids(island) for island in fabric.islands))] if fabric.islands else []
+    rows = [("islands", "; ".join(ids(island) for island in fabric.islands))] if gpu_links(machine) else []
     if fabric.slowest_link is not None:
         link = fabric.slowest_link
         speed = f", {bandwidth(link.bandwidth)} ({link.bandwidth_source})" if link.bandwidth else ""
         rows.append(("slowest link of the best ring", f"{link.a} - {link.b}, {link.code}{speed}"))
-    if fabric.ring is not None:
-        speed = f" ({bandwidth(fabric.ring.bandwidth)} by NCCL's model)" if fabric.ring.bandwidth else ""
-        rows.append(("best ring", " ".join(fabric.ring.order) + speed))
+    if fabric.ring is not None and fabric.slowest_link is not None:
+        speed = ring_speed_in_words(machine, fabric.ring)
+        rows.append(("best ring", " ".join(fabric.ring.order) + (f" ({speed})" if speed else "")))
     yield Table("What the links give", ("", ""), rows)
     costs = [
         (op, seconds(cost.latency), bandwidth(cost.bus_bandwidth), cost.source)

@@ -8,15 +8,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from advisor.probe.document import read_document
-from advisor.probe.instances import machine_in_words
 from advisor.probe.merge import merge
-from advisor.probe.text.readers import machine_from_text
 from advisor.rules.derived_links import with_derived_links
 from advisor.rules.errors import AdvisorError
 from advisor.rules.hardware import GpuModel, gpu_model, gpu_names
 from advisor.rules.links import with_link_bandwidths
 from advisor.rules.machine import Gpu, Machine
 
+NO_GPU = "add what does with another --machine: the text of `nvidia-smi topo -m`, or words such as '8x a10g'"
 LARGEST = 64 * 2**20  # bytes; a probe of 16 GPUs has 100 kB
 
 
@@ -33,6 +32,8 @@ def load_machine(*sources: str, gpu: str | None = None, gpu_memory: int | None =
         if parts[1:]
         else parts[0]
     )
+    if not machine.gpus and machine.host.cpus is None:  # a saved probe of a host without a GPU knows its processors
+        raise AdvisorError(f"{machine.source} names no GPU", NO_GPU)
     if gpu is not None:
         machine = with_gpu(machine, known_gpu(gpu))
     if gpu_memory is not None:
@@ -41,12 +42,17 @@ def load_machine(*sources: str, gpu: str | None = None, gpu_memory: int | None =
 
 
 def _load(source: str) -> Machine:
+    """Load one source; the readers of words and texts only where they are needed, or they cost a start 40 ms."""
     if source != "-" and not _exists(source):
+        from advisor.probe.instances import machine_in_words
+
         return machine_in_words(source)
     content = _read(source)
     name = "standard input" if source == "-" else source
     if content.removeprefix(BOM_UTF8).lstrip()[:1] == b"{":
         return read_document(content.removeprefix(BOM_UTF8), name)
+    from advisor.probe.text.readers import machine_from_text
+
     # Windows PowerShell writes what `>` redirects as UTF-16
     encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8"
     try:

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from advisor.report.layout import Column, Grid, Row, section, sentence
-from advisor.report.plan import batch, devices, strategy
+from advisor.report.plan import batch, devices, reduced_late, strategy
 from advisor.rules.format import count, memory, plural, seconds_range
 from advisor.rules.plan import Candidate, Plan
 
@@ -77,4 +77,4 @@ def _most_telling(candidates: Sequence[Candidate], plan: Plan | None) -> list[Ca
 
 
 def _kind(plan: Plan) -> Hashable:
-    return plan.strategy, plan.reshard_after_forward, len(plan.gpus) * plan.nodes, plan.cpu_offload
+    return plan.strategy, plan.reshard_after_forward, reduced_late(plan), len(plan.gpus) * plan.nodes, plan.cpu_offload

@@ -8,10 +8,12 @@ from rich.text import Text
 from advisor.report.layout import Column, Grid, labelled, listed, section, sentence, stack
 from advisor.report.matrix import STYLES, code_in_words, nearness
 from advisor.rules.contention import Shared
-from advisor.rules.fabric import Fabric
+from advisor.rules.fabric import Fabric, Ring
 from advisor.rules.format import bandwidth, folded, ids, plural, seconds
 from advisor.rules.machine import Link, LinkKind, Machine
 from advisor.rules.subsets import Subset
+from advisor.rules.topology import gpu_links
+from advisor.rules.transport import dumped_ring_speed
 
 BETTER = 1.1  # a link that is faster by less is not worth giving GPUs up for
 MESH: tuple[LinkKind, ...] = ("nvlink", "xgmi", "c2c")
@@ -28,20 +30,32 @@ OVER: dict[LinkKind, str] = {
     "network": "network",
 }
 
+PEER_STATUS = {  # as `nvidia-smi topo -p2p` explains its codes
+    "CNS": "the chipset does not support it",
+    "GNS": "the GPU does not support it",
+    "TNS": "the topology does not support it",
+    "DR": "disabled by a registry key",
+    "NS": "not supported",
+    "U": "unknown",
+}
+
 Rows = Iterator[tuple[str, RenderableType]]
 
 
-def fabric_section(machine: Machine, fabric: Fabric) -> RenderableType:
+def fabric_section(machine: Machine, fabric: Fabric) -> RenderableType | None:
     """Describe the fabric: labelled lines, each only where it says something, then the cost of collectives."""
     rows = [
-        *_islands(fabric),
-        *_ring(fabric),
+        *(_islands(fabric) if gpu_links(machine) else ()),
+        *_ring(machine, fabric),
+        *_labelled_once("peer access", _peer_access(machine)),
         *_labelled_once("nearest NIC", _nics(machine, fabric)),
         *_best(machine, fabric),
         *_labelled_once("shared", _shared(fabric)),
         *_labelled_once("uneven", (sentence(uneven.message) for uneven in fabric.uneven)),
     ]
     costs = _collectives(fabric, len(machine.gpus) * machine.nodes)
+    if not rows and costs is None:
+        return None
     return section("What the links give", stack(labelled(rows) if rows else None, costs))
 
 
@@ -60,12 +74,19 @@ def _islands(fabric: Fabric) -> Rows:
         yield "islands" if len(fabric.islands) > 1 else "island", listed(map(ids, fabric.islands), "  ")
 
 
-def _ring(fabric: Fabric) -> Rows:
-    if fabric.slowest_link is not None:
-        yield "slowest link", _slowest(fabric.slowest_link)
+def _ring(machine: Machine, fabric: Fabric) -> Rows:
+    if fabric.slowest_link is None:  # one GPU, or a ring over links of which nothing is known
+        return
+    yield "slowest link", _slowest(fabric.slowest_link)
     if fabric.ring is not None:
-        speed = f"{bandwidth(fabric.ring.bandwidth)} by NCCL's model: " if fabric.ring.bandwidth else ""
-        yield "ring", sentence(speed + " ".join(fabric.ring.order))
+        speed = ring_speed_in_words(machine, fabric.ring)
+        yield "ring", sentence(": ".join(part for part in (speed, " ".join(fabric.ring.order)) if part))
+
+
+def ring_speed_in_words(machine: Machine, ring: Ring) -> str:
+    """Say what the ring should move and who says so; nothing where that is unknown."""
+    source = "NCCL's model" if dumped_ring_speed(machine, ring.order) is None else "NCCL's graph dump"
+    return f"{bandwidth(ring.bandwidth)} by {source}" if ring.bandwidth else ""
 
 
 def _slowest(link: Link) -> Text:
@@ -73,6 +94,19 @@ def _slowest(link: Link) -> Text:
     source = "" if link.bandwidth_source is None else f" ({link.bandwidth_source})"
     words = sentence(f": {code_in_words(link.code, link.kind)}{speed}{source}")
     return Text.assemble(f"{link.a} - {link.b}  ", (link.code, STYLES[link.kind]), words)
+
+
+def _peer_access(machine: Machine) -> Iterator[Text]:
+    """Say what the driver answers for the pairs of GPUs, once for all capabilities that it answers alike."""
+    answers: dict[str, dict[str, dict[str, None]]] = {}  # capability -> status -> pairs
+    for access in machine.peer_access:
+        pair = "-".join(sorted((access.a, access.b)))
+        answers.setdefault(access.capability, {}).setdefault(access.status, {})[pair] = None
+    for statuses, same in folded(answers.values(), repr):
+        capabilities = ", ".join(name for name, own in answers.items() if own in same)
+        for status, pairs in statuses.items():
+            between = "all GPUs" if len(statuses) == 1 else ", ".join(pairs)
+            yield sentence(f"{capabilities} between {between}: {PEER_STATUS.get(status, status)}")
 
 
 def _best(machine: Machine, fabric: Fabric) -> Rows:

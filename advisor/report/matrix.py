@@ -23,7 +23,7 @@ STYLES: dict[LinkKind, str] = {  # the nearest first
 }
 WORDS: dict[LinkKind, str] = {
     "nvlink": "NVLink",
-    "xgmi": "XGMI (Infinity Fabric)",
+    "xgmi": "AMD Infinity Fabric",
     "c2c": "chip to chip",
     "pcie-switch": "PCIe, through one switch",
     "pcie-switches": "PCIe, through several switches",

@@ -35,6 +35,11 @@ def devices_in_words(plan: Plan, gpus_there: int = 0) -> str:
     return f"{text}, on each of {plan.nodes} hosts: {plural(plan.ranks, 'rank')}" if plan.nodes > 1 else text
 
 
+def reduced_late(plan: Plan) -> bool:
+    """Say whether a sharded plan keeps whole gradients over its micro-batches and reduces them in the last alone."""
+    return plan.strategy in ("fsdp", "hsdp") and plan.accumulation > 1 and not plan.sync_each_micro_batch
+
+
 def strategy(plan: Plan) -> str:
     """Name a strategy and what sets it apart, short enough for a table: `FSDP, recompute, offload`."""
     name = {
@@ -46,6 +51,7 @@ def strategy(plan: Plan) -> str:
     sharded = plan.strategy in ("fsdp", "hsdp")
     marks = [
         "no reshard" if sharded and not plan.reshard_after_forward else "",
+        "late reduce" if reduced_late(plan) else "",
         {"none": "", "selective": "selective recompute", "full": "recompute"}[plan.activation_checkpointing],
         "CPU offload" if plan.cpu_offload else "",
         f"{plan.gradient_dtype} gradients" if plan.gradient_dtype != "fp32" else "",
@@ -89,7 +95,8 @@ def batch_in_words(plan: Plan, seq: int) -> str:
 def gradients_in_words(plan: Plan) -> str:
     """Say how gradients travel."""
     if plan.strategy != "ddp":
-        return f"reduced in {plan.gradient_dtype}"
+        late = "; kept whole over the micro-batches, reduced in the last" if reduced_late(plan) else ""
+        return f"reduced in {plan.gradient_dtype}{late}"
     size = "DDP's own buckets (25 MiB, the first 1 MiB)"
     if plan.bucket_cap_mb is not None:
         size = f"buckets of {plan.bucket_cap_mb:g} MiB"

@@ -34,6 +34,7 @@ from advisor.report.plan import (
     strategy,
     strategy_in_words,
 )
+from advisor.report.scaling import scaling_section
 from advisor.rules.format import count, memory, memory_column, plural, seconds, seconds_column, seconds_range
 from advisor.rules.machine import LIVE, Machine
 from advisor.rules.plan import Assumption, Finding, Memory, Plan, Predicted, Recommendation
@@ -61,6 +62,7 @@ def recommendation_report(recommendation: Recommendation, machine: Machine, *, a
             _cost(predicted),
             _memory("Memory per rank at its peak", predicted.memory, machine),
             candidates_section(recommendation.candidates, plan),
+            scaling_section(recommendation.scaling),
             findings_section(findings),
         ]
     return stack(*answer, _assumptions(recommendation.assumptions), _again(again, machine))

@@ -15,27 +15,37 @@ Take all texts on the machine itself, one after the other, from the same shell, 
 The texts themselves; `nvidia-smi topo -mp`, which hides NVLink, is known not to contradict `topo -m`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from advisor.rules.format import bandwidth, binary, ids
 from advisor.rules.machine import Contradiction
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
 
 Pair = tuple[str, str]  # of the first source and of the second
 
+# Fields that are stored in base units; binary, since 80 GB and 80 GiB are what sources confuse.
+UNITS: dict[str, Callable[[int], str]] = {"memory": binary, "shm": binary, "bandwidth": bandwidth}
+
 
 @rule("ENV104", "sources-contradict")
 def check(case: Case) -> Iterator[Finding]:
     for (field, sources, values), devices in _alike(case.machine.contradictions).items():
-        what = f"{field} of {', '.join(devices)}" if field else ", ".join(devices)
+        what = f"{field} of {ids(devices)}" if field else ids(devices)
+        first, second = (_in_units(field, value) for value in values)
         yield Finding(
             code="ENV104",
             name="sources-contradict",
             severity="warning",
-            message=f"{what}: {values[0]} in {sources[0]}, {values[1]} in {sources[1]}; the first was taken",
+            message=f"{what}: {first} in {sources[0]}, {second} in {sources[1]}; the first was taken",
             facts={"what": what, "first": values[0], "second": values[1]},
             remedy=f"take both from the same machine, or leave {sources[1]} out",
         )
+
+
+def _in_units(field: str, value: str) -> str:
+    unit = UNITS.get(field)
+    return unit(int(float(value))) if unit else value
 
 
 def _alike(contradictions: tuple[Contradiction, ...]) -> dict[tuple[str, Pair, Pair], list[str]]:

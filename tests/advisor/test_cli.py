@@ -124,7 +124,7 @@ def test_the_page_of_a_rule_is_found_by_code_and_by_name(advisor: Advisor) -> No
         (["recommend", "--params", "1e9", "--machine", "nowhere.json"], "nowhere.json"),
         (["recommend", "--params", "1e9", "--machine", A10G, "-o", "/nowhere/plan.json"], "/nowhere/plan.json"),
         (["recommend", "--params", "1e9", "--machine", A10G, "-o", "plan.svg"], ".json"),
-        (["probe", "--machine", A10G, "-o", "topology.pdf"], ".svg or .png or .html or .dot or .graphml or .json"),
+        (["probe", "--machine", A10G, "-o", "topology.pdf"], ".svg, .png, .html, .dot, .graphml or .json"),
         (["probe", "--machine", A10G, "-o", "/nowhere/topology.svg"], "/nowhere/topology.svg"),
         (["recommend", "--params", "1e9", "--gpu", "a10g"], "--gpu"),
         (["recommend", "--param", "1e9"], "--param"),
@@ -155,7 +155,9 @@ def test_a_stored_recommendation_is_a_plan_and_a_misfit_is_not(advisor: Advisor,
     assert advisor(*asked).code == 0
     said = advisor("apply", "--plan", str(stored), "--dry-run", "--machine", machine, script, "--", "--help")
     assert said.code == 0
-    assert said.out.rstrip().endswith("train_gpt.py -- --help")
+    assert (
+        said.out.replace("\\\n    ", "").rstrip().endswith("train_gpt.py -- --help")
+    )  # whatever the length of the path
     assert "NCCL_DEBUG=WARN" in said.out
     assert "--nproc-per-node=2" in said.out
     assert advisor("recommend", "--params", "70e9", "--machine", machine, "-o", str(stored)).code == 1

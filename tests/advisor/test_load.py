@@ -116,3 +116,11 @@ def test_all_sources_of_one_machine_agree_with_what_was_probed_there() -> None:
         assert len([link for link in told.nvlinks or () if link.active]) == 18
     assert alone.nccl_graphs[0].channels == ((0, 1),) * 12
     assert {(p.a, p.b, p.status) for p in alone.peer_access} == {("GPU0", "GPU1", "OK"), ("GPU1", "GPU0", "OK")}
+
+
+def test_sources_that_name_no_gpu_are_refused_with_what_to_add() -> None:
+    graph = str(Path(__file__).parents[2] / "fixtures/captures/2xh200/nccl-graph.xml")
+    with pytest.raises(AdvisorError, match=r"nccl-graph\.xml names no GPU") as error:
+        load_machine(graph)
+    assert "--machine" in error.value.hint
+    assert load_machine(graph, "2x h200 nvswitch").nccl_graphs

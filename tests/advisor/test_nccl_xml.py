@@ -129,16 +129,23 @@ def test_links_whose_ends_are_hidden_join_nobody_for_sure() -> None:
     file = FIXTURES / "topologies/nccl-xml-azure-ncv4-a100pcie.xml"
     machine = with_derived_links(read(file.read_text()))
     assert machine.links == ()
-    assert [gap.what for gap in machine.unknown] == ["links between GPU0, GPU1, GPU2, GPU3"]
+    assert [gap.what for gap in machine.unknown] == ["links between GPU0-3"]
 
 
 def test_a_file_of_pci_classes_says_nothing_of_the_nvlinks_that_its_gpus_have() -> None:
     file = FIXTURES / "topologies/nccl-xml-aws-p4d-comments.xml"
     machine = with_derived_links(read(file.read_text()))
-    assert [gap.what.count("GPU") for gap in machine.unknown] == [8]
+    assert [gap.what for gap in machine.unknown] == ["links between GPU0-7"]
     near = {link.a for link in machine.links if (link.b, link.code) == ("NIC0", "PIX")}
     assert near == {"GPU0", "GPU1"}
     assert not any(link.b.startswith("GPU") for link in machine.links)
+
+
+def test_a_file_that_names_no_gpu_says_nothing_of_nvlinks_either() -> None:
+    machine = with_derived_links(read((FIXTURES / "topologies/nccl-xml-azure-ndv2-v100.xml").read_text()))
+    assert [gap.what for gap in machine.unknown] == ["links between GPU0-7"]
+    assert "--gpu" in machine.unknown[0].why
+    assert {link.b for link in machine.links} == {"NIC0"}
 
 
 def test_infinity_fabric_of_rccls_dumps_is_read() -> None:

@@ -200,7 +200,7 @@ def test_a_bridge_whose_far_end_is_hidden_is_unknown_not_pcie(use_nvml, nvml_pci
     use_nvml(gpus=[bridged(nvml_pci, A, hidden), bridged(nvml_pci, B, hidden)], pairs={(0, 1): 30})
     machine = links_of_nvml()
     assert machine.links == ()
-    assert [u.what for u in machine.unknown] == ["links between GPU0, GPU1"]
+    assert [u.what for u in machine.unknown] == ["links between GPU0-1"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ DESCRIBED = [
     "2x4 a10g, ethernet 100",
     "4x4 a100, ib 32x200",
     "3x2 l4",
+    "36x h100 nvswitch, 2 sockets",
+    "20x a100 pcie 80gb, 2 sockets",
 ]
 KINDS: dict[str, LinkKind] = {
     "NV1": "nvlink",
@@ -263,3 +265,19 @@ def test_the_legend_explains_only_what_occurs() -> None:
     words = " ".join(key.words for key in picture_of(saved("4xa10g-pcie3x8")).keys)
     assert "PHB" in words
     assert not any(other in words for other in ("NVLink", "PIX", "SYS", "network"))
+
+
+@pytest.mark.parametrize(
+    ("words", "most"), [("16x v100 nvswitch", 1), ("36x h100 nvswitch", 3), ("40x l4, 2 sockets", 3)]
+)
+def test_more_gpus_than_fit_beside_each_other_stand_in_rows_and_no_line_crosses_one(words: str, most: int) -> None:
+    picture = picture_of(load_machine(words))
+    gpus = [box for box in picture.boxes if box.kind == "gpu"]
+    tops = {box.y for box in gpus}
+    assert len(tops) == most
+    assert all(sum(box.y == top for box in gpus) <= 16 for top in tops)
+    for line in picture.lines:
+        for (x1, y1), (x2, y2) in zip(line.points, line.points[1:], strict=False):
+            for box in gpus:
+                beside = max(x1, x2) <= box.x or min(x1, x2) >= box.right
+                assert beside or max(y1, y2) <= box.y or min(y1, y2) >= box.bottom

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.probe.load import load_machine
 from advisor.probe.text.readers import READERS, machine_from_text
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine
@@ -51,7 +50,7 @@ def test_the_matrix_gives_gpus_their_ids_and_only_it_is_in_the_order_of_its_colu
     ],
 )
 def test_a_file_of_each_kind_is_a_machine(name: str, holds: Callable[[Machine], object]) -> None:
-    assert holds(load_machine(str(CAPTURE / name)))
+    assert holds(machine_from_text((CAPTURE / name).read_text(), name))
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def plan(**changes: Any) -> Plan:
         shard_size=8,
         micro_batch=4,
         accumulation=2,
+        sync_each_micro_batch=True,
         global_batch=64,
         precision="bf16-params",
         launcher=Launcher(nproc_per_node=8, threads_per_rank=13),

@@ -44,7 +44,7 @@ def test_links_to_an_end_that_is_hidden_leave_the_pair_open(remote: str | None) 
     own = B if remote == A else remote
     machine = with_derived_links(Machine(gpus=(gpu(0, A, to(remote)), gpu(1, B, to(own))), pci=tree))
     assert machine.links == ()
-    assert [gap.what for gap in machine.unknown] == ["links between GPU0, GPU1"]
+    assert [gap.what for gap in machine.unknown] == ["links between GPU0-1"]
 
 
 def test_an_inactive_link_and_one_to_a_cpu_join_no_gpus() -> None:
