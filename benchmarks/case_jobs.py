@@ -54,13 +54,12 @@ def trains(workload: dict[str, Any]) -> bool:
 def job_of_case(workload: dict[str, Any], machine: Machine) -> tuple[Job, list[Assumption]]:
     """Build the job of a case for its machine, with what had to be assumed."""
     assumed: list[Assumption] = []
-    ranks = len(machine.gpus) * machine.nodes
     words = options(workload, machine, assumed)
     parser = Parser(prog="case")
     add_job(parser)
     args: argparse.Namespace = parser.parse_args(words)
     args.allow = ()
-    job, ours = job_of(args, ranks)
+    job, ours = job_of(args, machine, len(machine.gpus) * machine.nodes)
     shown = Assumption(what="job", value=" ".join(words), why="the words of the case")
     return job, [shown, *assumed, *ours]
 

@@ -6,6 +6,7 @@ their fields), and the CSV files of A100 clusters that VIA-Research/vTrain publi
 
 import json
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -131,7 +132,7 @@ def _h200(entry: dict[str, Any]) -> Row:
         allocated=entry.get("peak_allocated"),
         used=entry.get("device_used"),
         floor=alone,
-        own_context=COMMUNICATOR[transport] if alone else 0.0,
+        own_context=COMMUNICATOR[transport] if alone and entry.get("communicator", True) else 0.0,
     )
 
 
@@ -191,13 +192,12 @@ def _decoder(name: str, arch: dict[str, Any]) -> Architecture:
 
 @cache
 def _profiles(name: str, seq: int | None) -> tuple[Profile, ...]:
-    """Trace a model of torchvision or of benchmarks/zoo.py; none where neither has it."""
-    for spec in (f"zoo:{name}", f"torchvision.models:{name}"):
-        try:
-            return trace_model(spec, precisions=("bf16-autocast", "bf16-params"), seq=seq, folder=HERE)
-        except AdvisorError:
-            continue
-    return ()
+    """Trace a model of benchmarks/zoo.py; nothing where that fails."""
+    try:
+        return trace_model(f"zoo:{name}", precisions=("bf16-autocast", "bf16-params"), seq=seq, folder=HERE)
+    except AdvisorError as error:
+        print(f"{name}: {error.message}; formulas are used", file=sys.stderr)
+        return ()
 
 
 def _a100(run: Run) -> Row:

@@ -1,18 +1,27 @@
-"""Models that measured rows name, as factories for `--model zoo:NAME`: transformers' classes, random weights."""
+"""Models that measured rows name, as factories for `--model zoo:NAME`, with random weights."""
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+# torchvision's compiled operators are not there for torch's build without CUDA; models of images need none of them.
+sys.modules.setdefault("torchvision._meta_registrations", ModuleType("torchvision._meta_registrations"))
 
 
 def __getattr__(name: str) -> Callable[[], Any]:
-    """Make the factory of a family at a size: bert_large, gpt2_medium, t5_base, llama_1b, qwen2_05b."""
-    import transformers
-
+    """Make the factory of a family at a size, bert_large, t5_base, llama_1b, or of a model of torchvision."""
     family, _, size = name.partition("_")
     if (family, size) in SIZES:
+        import transformers
+
         kind, config, values = SIZES[family, size]
         return lambda: getattr(transformers, kind)(getattr(transformers, config)(**values))
-    raise AttributeError(name)
+    from torchvision import models
+
+    if name.startswith("__") or name not in models.list_models():
+        raise AttributeError(name)
+    return lambda: models.get_model(name)
 
 
 def _bert(hidden: int, layers: int) -> tuple[str, str, dict[str, Any]]:

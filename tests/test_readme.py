@@ -25,7 +25,7 @@ def test_every_option_that_the_readme_names_exists() -> None:
             assert main([command, "--help"]) == 0
     known = set(re.findall(r"--[a-z][-a-z]+", helps.getvalue()))
     named = set(re.findall(r"(?<!\S)`?(--[a-z][-a-z]+)", README))
-    assert named - {"--epochs"} <= known  # --epochs belongs to the reader's script
+    assert named - {"--epochs", "--showtopo"} <= known  # of the reader's script, and of rocm-smi
 
 
 def test_every_file_that_the_readme_names_exists() -> None:

@@ -5,15 +5,20 @@ import math
 
 from advisor.arguments import count
 from advisor.commands.hf_config import read_config
+from advisor.rules.cpu_ranks import is_cpu
+from advisor.rules.device import supports_bf16
 from advisor.rules.errors import AdvisorError
 from advisor.rules.job import Architecture, Job, assume_architecture, check_job, count_params, lora_params
+from advisor.rules.machine import Machine
 from advisor.rules.plan import Assumption
+from advisor.rules.profile import Precision
 
 DEFAULT_TOKENS = (
     2**18
 )  # per optimizer step, where no batch is given: 0.25M, as small pre-training and fine-tuning runs use
 DEFAULT_SEQ = 2048
 DEFAULT_VOCAB = 32000
+IMAGE_TOKENS = 256  # a sample without tokens counts as so many where no batch is given
 SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 
 
@@ -24,6 +29,13 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         "--params", type=count, metavar="N", help="parameters: 13e9, 13b, 350M; a usual shape is assumed"
     )
     group.add_argument("--config", metavar="FILE", help="a Hugging Face config.json of a decoder")
+    group.add_argument(
+        "--model",
+        metavar="SPEC",
+        help="a model to trace, no GPU needed: module:factory, for example torchvision.models:resnet50, or a "
+        "config.json (with transformers)",
+    )
+    group.add_argument("--input", type=_shape, metavar="SHAPE", help="of one sample of numbers, for --model: 3x224x224")
     group.add_argument(
         "--layers", type=count, metavar="N", help="blocks; with --hidden instead of, or beside, --params"
     )
@@ -53,8 +65,10 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--quantize", choices=("nf4",), help="storage of the frozen base")
 
 
-def job_of(args: argparse.Namespace, ranks: int) -> tuple[Job, tuple[Assumption, ...]]:
+def job_of(args: argparse.Namespace, machine: Machine, ranks: int) -> tuple[Job, tuple[Assumption, ...]]:
     """Build the job for a machine of `ranks` GPUs. Raises AdvisorError where sizes are missing or make no sense."""
+    if args.model:
+        return _traced(args, machine, ranks)
     assumptions: list[Assumption] = []
     arch, seq = _architecture(args, assumptions)
     params = args.params or count_params(arch, seq)
@@ -63,10 +77,7 @@ def job_of(args: argparse.Namespace, ranks: int) -> tuple[Job, tuple[Assumption,
         raise AdvisorError(
             f"--quantize {args.quantize} keeps the base frozen, but all parameters are trained", "add --lora-rank 16"
         )
-    batch = args.global_batch
-    if batch is None:
-        batch = _default_batch(seq, ranks, args.micro_batch or 1)
-        assumptions.append(Assumption(what="global batch", value=batch, why="--global-batch was not given"))
+    batch = _global_batch(args, seq, ranks, assumptions)
     job = Job(
         params=params,
         trainable_params=trainable,
@@ -82,6 +93,60 @@ def job_of(args: argparse.Namespace, ranks: int) -> tuple[Job, tuple[Assumption,
     return check_job(job), tuple(assumptions)
 
 
+def _traced(args: argparse.Namespace, machine: Machine, ranks: int) -> tuple[Job, tuple[Assumption, ...]]:
+    """Trace the model that `--model` names, in the precisions that plans may use."""
+    from advisor.commands.model import reply_of
+    from advisor.trace.messages import Request
+
+    sizes = ("params", "config", "lora_rank", "trainable_params", "quantize", *SIZES)
+    given = [_option(name) for name in sizes if getattr(args, name) is not None]
+    if given:
+        raise AdvisorError(f"--model and {', '.join(given)} both say what is trained", "leave one of them out")
+    wanted = _precisions(args.precision, machine)
+    reply = reply_of(Request(model=args.model, precisions=wanted, seq=args.seq, shape=args.input))
+    assumptions = list(reply.assumptions)
+    first = reply.profiles[0]
+    seq = first.seq or 1
+    job = Job(
+        params=first.params,
+        trainable_params=first.trainable,
+        architecture=None,
+        seq=seq,
+        global_batch=_global_batch(args, first.seq or IMAGE_TOKENS, ranks, assumptions),
+        micro_batch=args.micro_batch,
+        precision=args.precision,
+        optimizer=args.optimizer,
+        allow=args.allow,
+        profiles=reply.profiles,
+    )
+    return check_job(job), tuple(assumptions)
+
+
+def _precisions(wanted: str, machine: Machine) -> tuple[Precision, ...]:
+    """Return the precisions that plans of a job may have on a machine: bf16 is had by autocast or by FSDP."""
+    if wanted == "fp32" or any(map(is_cpu, machine.gpus)):
+        return ("fp32",)
+    if wanted == "fp16" or not all(map(supports_bf16, machine.gpus)):
+        return ("fp16-autocast",)
+    return ("bf16-autocast", "bf16-params")
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    """Read the shape of one sample: 3x224x224, 784."""
+    sides = text.lower().split("x")
+    if not all(side.isdecimal() and 1 <= int(side) <= 10**9 for side in sides):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 3x224x224")
+    return tuple(map(int, sides))
+
+
+def _global_batch(args: argparse.Namespace, seq: int, ranks: int, assumptions: list[Assumption]) -> int:
+    if args.global_batch is not None:
+        return int(args.global_batch)
+    batch = _default_batch(seq, ranks, args.micro_batch or 1)
+    assumptions.append(Assumption(what="global batch", value=batch, why="--global-batch was not given"))
+    return batch
+
+
 def _architecture(args: argparse.Namespace, assumptions: list[Assumption]) -> tuple[Architecture, int]:
     given = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
     if args.config:
@@ -90,7 +155,8 @@ def _architecture(args: argparse.Namespace, assumptions: list[Assumption]) -> tu
         return _explicit(args, assumptions)
     if args.params is None:
         raise AdvisorError(
-            "the size of the model is not given", "add --params 13e9, --config config.json, or --layers N --hidden N"
+            "the size of the model is not given",
+            "add --params 13e9, --config config.json, --model module:factory, or --layers N --hidden N",
         )
     arch, seq = assume_architecture(args.params)
     if given:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> Answer:
     from advisor.rules.recommend import recommend
 
     machine = with_devices(machine_of(args), args.gpus)
-    job, assumptions = job_of(args, (args.gpus or len(machine.gpus)) * (args.nodes or machine.nodes))
+    job, assumptions = job_of(args, machine, (args.gpus or len(machine.gpus)) * (args.nodes or machine.nodes))
     answer = recommend(job, machine, only=args.only, gpus=args.gpus, nodes=args.nodes, assumptions=assumptions)
 
     def report() -> "RenderableType":

@@ -20,7 +20,6 @@ COLUMNS = [
     Column("batch", "right"),
     Column("memory", "right"),
     Column("step", "right"),
-    Column("tokens/s", "right"),
 ]
 
 
@@ -29,7 +28,9 @@ def candidates_section(candidates: Sequence[Candidate], plan: Plan | None) -> Re
     if not candidates:
         return None
     shown = _most_telling(candidates, plan)
-    table = Grid(COLUMNS, [_row(candidate, plan) for candidate in shown], note="why not")
+    sequences = any(c.predicted.tokens_per_second != c.predicted.samples_per_second for c in candidates)
+    speed = Column("tokens/s" if sequences else "samples/s", "right")
+    table = Grid((*COLUMNS, speed), [_row(candidate, plan) for candidate in shown], note="why not")
     left_out = len(candidates) - len(shown)
     more = [Text(f"and {plural(left_out, 'more candidate')}: --json lists all", style="dim")] if left_out else []
     return section("Candidates (batch: micro-batch x accumulation; memory per rank)", Group(table, *more))

@@ -89,7 +89,8 @@ def batch_in_words(plan: Plan, seq: int) -> str:
         return SCRIPT
     samples = plan.micro_batch * plan.accumulation * plan.ranks
     product = f"{plan.micro_batch} per rank x {plan.accumulation} accumulated x {plural(plan.ranks, 'rank')}"
-    return f"{product} = {samples} samples a step, {count(samples * seq)} tokens"
+    tokens = f", {count(samples * seq)} tokens" if seq > 1 else ""  # 1: samples that are no sequences
+    return f"{product} = {samples} samples a step{tokens}"
 
 
 def gradients_in_words(plan: Plan) -> str:

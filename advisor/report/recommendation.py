@@ -106,9 +106,7 @@ def _reason(variable: str, recommendation: Recommendation) -> str:
 def _cost(predicted: Predicted) -> RenderableType:
     low, high = predicted.step_seconds_range
     parts = [("compute", predicted.compute_seconds), ("exposed communication", predicted.exposed_communication_seconds)]
-    speed = (
-        f"{count(_rounded(predicted.tokens_per_second))} tokens/s, {_rounded(predicted.samples_per_second):g} samples/s"
-    )
+    speed = f"{_tokens(predicted)}{_rounded(predicted.samples_per_second):g} samples/s"
     hidden = predicted.communication_seconds - predicted.exposed_communication_seconds
     step = f"{seconds(predicted.step_seconds)} a step ({seconds_range(low, high)})"
     lines = [f"{step}, {speed}, from {predicted.source} numbers"]
@@ -117,6 +115,13 @@ def _cost(predicted: Predicted) -> RenderableType:
             f"{seconds(predicted.communication_seconds)} of communication, {seconds(hidden)} of it behind compute"
         )
     return section("Predicted", *map(prose, lines), Bars(parts, predicted.step_seconds, seconds_column))
+
+
+def _tokens(predicted: Predicted) -> str:
+    """Tell the tokens per second, unless samples are no sequences."""
+    if predicted.tokens_per_second == predicted.samples_per_second:
+        return ""
+    return f"{count(_rounded(predicted.tokens_per_second))} tokens/s, "
 
 
 def _memory(title: str, cost: Memory, machine: Machine) -> RenderableType:
