@@ -9,17 +9,22 @@ from pathlib import Path
 import msgspec
 
 from advisor.executor import report
+from advisor.executor.console import say
 from advisor.executor.exit_status import script_exit
+from advisor.executor.fault import fault_of
 from advisor.executor.folder import RunFolder, choose_folder, write_whole
 from advisor.executor.launch import Launch, plan_launch
+from advisor.executor.leftovers import leftovers, mark_alive, unmark_alive
 from advisor.executor.process import run
 from advisor.executor.records import RankRecord, read_ranks
 from advisor.executor.refuse import refuse
 from advisor.executor.script import read_script
 from advisor.rules.errors import AdvisorError
-from advisor.rules.machine import Machine
+from advisor.rules.machine import Machine, Unknown
 from advisor.rules.observed import Observed
 from advisor.rules.plan import Plan, Predicted
+
+HANG_TIMEOUT = 60.0  # seconds
 
 
 def dry_run(
@@ -38,21 +43,26 @@ def apply(
     *,
     run_dir: Path | None = None,
     machine: Machine | None = None,
+    hang_timeout: float = HANG_TIMEOUT,
 ) -> report.Run:
     """Run `script`, spelt as the user typed it, and return what was measured, also written to report.json.
 
     Rank 0 writes to our own streams; what torchrun itself says is kept in logs/torchrun.err. Raises AdvisorError if the
-    script can't be run as planned, and if torchrun ends before any process has started.
+    script can't be run as planned, and if torchrun ends before any process has started. Ranks that wait for one
+    another for `hang_timeout` seconds are stopped; 0 lets them wait.
     """
     refuse(plan, read_script(script))
     started = _now()
     folder = choose_folder(run_dir, script, started)
     launch = plan_launch(plan, script, arguments, folder, machine=machine)
+    for line in leftovers(folder.path.absolute().parent):
+        say(line)
     folder.create()
-    write_whole(folder.plan, msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n")
+    _begin(folder, plan)
     clock = time.monotonic()
-    ended = run(launch, folder)
+    ended = run(launch, folder, plan.launcher.nproc_per_node, hang_timeout)
     seconds = time.monotonic() - clock
+    unmark_alive(folder)
     records = read_ranks(folder.ranks)
     torchrun_log = folder.torchrun_log.read_text(errors="replace")
     if ended.torchrun != 0 and ended.signal is None and not records:
@@ -72,16 +82,34 @@ def apply(
         exit_code=exit_code,
         failed_rank=failed_rank,
         failure=_last_words(folder, failed_rank),
+        fault=fault_of(ended, torchrun_log, records, folder, plan=plan, predicted=predicted),
         plan=plan,
         predicted=predicted,
         step=step,
         errors=report.compare(predicted, step, ranks),
         ranks=ranks,
         changes=report.changes(plan, records),
-        unknown=report.unknowns(ranks, records),
+        unknown=(*report.unknowns(ranks, records), *map(_cut, ended.cut_logs.items())),
     )
-    report.write_report(folder.report, result)
+    try:
+        report.write_report(folder.report, result)
+    except OSError as error:  # what was measured is still shown
+        say(f"can't write {folder.report}: {error.strerror}")
     return result
+
+
+def _begin(folder: RunFolder, plan: Plan) -> None:
+    try:
+        write_whole(folder.plan, msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n")
+        mark_alive(folder)
+    except OSError as error:
+        hint = "free some space, or give --run-dir a folder on another disk"
+        raise AdvisorError(f"can't write into the run folder {folder.path}: {error.strerror}", hint) from error
+
+
+def _cut(log: tuple[str, str]) -> Unknown:
+    name, why = log
+    return Unknown(what=f"the end of logs/{name}", why=f"it could not be written: {why}")
 
 
 def observed_of(record: RankRecord) -> Observed | None:

@@ -1,7 +1,8 @@
-"""Rank 0's output on our own streams, byte for byte, and in its log file."""
+"""Rank 0's output on our own streams, byte for byte, and every rank's in its log files."""
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import signal
@@ -14,14 +15,17 @@ CHUNK = 1 << 16  # bytes
 
 
 class Stream:
-    """What rank 0 writes to in place of `target`, one of our own descriptors.
+    """What a rank writes to: copied to its log and, for rank 0, to `target`, one of our own descriptors.
 
     A terminal stays one for the script: where the target is a terminal it writes to a pseudo terminal of the same size.
+    No rank writes to a log itself: a full disk would end its training.
     """
 
-    def __init__(self, target: int, log: Path) -> None:
+    def __init__(self, target: int | None, log: Path) -> None:
+        self.name = log.name
+        self.cut: str | None = None  # why the log is not whole
         self._target = target
-        self._terminal = os.isatty(target)
+        self._terminal = target is not None and os.isatty(target)
         self._read, self.write = pty.openpty() if self._terminal else os.pipe()
         if self._terminal:
             modes = termios.tcgetattr(self.write)
@@ -40,7 +44,7 @@ class Stream:
         self._thread.start()
 
     def resize(self) -> None:
-        if self._terminal:
+        if self._terminal and self._target is not None:
             size = fcntl.ioctl(self._target, termios.TIOCGWINSZ, bytes(8))
             fcntl.ioctl(self.write, termios.TIOCSWINSZ, size)
 
@@ -51,16 +55,15 @@ class Stream:
         self._log.close()
 
     def _copy(self) -> None:
-        logging = True
         try:
             while chunk := self._next():
-                if logging:
+                if self.cut is None:
                     try:
-                        self._log.write(chunk)
-                    except OSError:  # a full disk costs the log, not the training
-                        logging = False
-                while chunk:
-                    chunk = chunk[os.write(self._target, chunk) :]
+                        write_all(self._log.fileno(), chunk)
+                    except OSError as error:
+                        self.cut = error.strerror
+                if self._target is not None:
+                    write_all(self._target, chunk)
         except OSError:
             pass  # our reader is gone (`| head`): with the pipe closed the script meets that as it would alone
         finally:
@@ -74,24 +77,43 @@ class Stream:
 
 
 class Console:
-    """Standard output and error of rank 0."""
+    """Standard output and error of all ranks of this host."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, ranks: int = 1) -> None:
         self.out = Stream(1, logs / "0.out")
         self.err = Stream(2, logs / "0.err")
+        others = [(Stream(None, logs / f"{rank}.out"), Stream(None, logs / f"{rank}.err")) for rank in range(1, ranks)]
+        self._streams = [self.out, self.err, *(stream for pair in others for stream in pair)]
+        # Rank 0 inherits its standard output from torchrun, which itself prints on standard error only.
+        self.paths = json.dumps([{2: self.err.path}, *({1: out.path, 2: err.path} for out, err in others)])
         self._resized: Any = None
 
     def start(self) -> None:
         self._resized = signal.signal(signal.SIGWINCH, lambda *_: self._resize())
-        self.out.start()
-        self.err.start()
+        for stream in self._streams:
+            stream.start()
 
     def close(self) -> None:
-        self.out.close()
-        self.err.close()
+        for stream in self._streams:
+            stream.close()
         signal.signal(signal.SIGWINCH, self._resized)
+
+    def cut_logs(self) -> dict[str, str]:
+        """Name the logs that are not whole, and why."""
+        return {stream.name: stream.cut for stream in self._streams if stream.cut is not None}
 
     def _resize(self) -> None:
         with contextlib.suppress(OSError):
             self.out.resize()
             self.err.resize()
+
+
+def say(line: str) -> None:
+    """Say something of our own while a script runs, on our standard error."""
+    with contextlib.suppress(OSError):
+        write_all(2, f"advisor: {line}\n".encode())
+
+
+def write_all(file: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(file, content) :]

@@ -1,17 +1,12 @@
 """The script's own exit status. torchrun ends with 1 whatever the script's was, so it is pieced together here."""
 
-import re
 from collections.abc import Sequence
 
+from advisor.executor.first_failure import first_failure
 from advisor.executor.process import Ended
 from advisor.executor.records import RankRecord
 
-# What torchrun's ChildFailedError prints last: of the rank that failed first, as the operating system saw it.
-# Text of torch.distributed.elastic.multiprocessing.errors, the same from 1.9 to 2.13.
-ROOT_CAUSE = re.compile(
-    r"^Root Cause \(first observed failure\):\n\[\d+\]:\n.*?^  rank      : (\d+) .*?^  exitcode  : (-?\d+) ",
-    re.M | re.S,
-)
+HANG = 124  # as timeout(1) ends where time is up
 
 
 def script_exit(ended: Ended, torchrun_log: str, ranks: Sequence[RankRecord]) -> tuple[int, int | None]:
@@ -20,11 +15,13 @@ def script_exit(ended: Ended, torchrun_log: str, ranks: Sequence[RankRecord]) ->
     Where torchrun was stopped by a signal it names no rank: then the ranks' own records tell, and a rank without a last
     record was ended by that signal.
     """
+    if ended.hang is not None:
+        return HANG, next(iter(ended.hang.missing), None)
     if ended.torchrun == 0:
         return 0, None
-    cause = ROOT_CAUSE.search(torchrun_log)
+    cause = first_failure(torchrun_log, ranks)
     if cause is not None:
-        return shell_status(int(cause[2])), int(cause[1])
+        return shell_status(cause.status), cause.rank
     killed = shell_status(ended.torchrun if ended.signal is None else -ended.signal)
     codes = {record.rank: killed if record.exit_code is None else record.exit_code for record in ranks}
     for rank, code in codes.items():

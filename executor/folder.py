@@ -21,6 +21,7 @@ class RunFolder:
         self.logs = path / "logs"
         self.torchrun_log = self.logs / "torchrun.err"
         self.report = path / "report.json"
+        self.alive = path / "alive.json"  # while the run lives
 
     def create(self) -> None:
         """Make the folder and its sub-folders. Raises AdvisorError where something lies there already."""

@@ -1,76 +1,83 @@
-"""Start torchrun, pass signals on to it, and see to it that nothing of it is left behind."""
+"""Start torchrun under its guard, pass signals on, watch the ranks, and leave nothing of it behind."""
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import psutil
+from msgspec import field
 
-from advisor.executor.console import Console
+from advisor.executor.console import Console, say
 from advisor.executor.folder import RunFolder
+from advisor.executor.guard import FORWARDED, wait_for
+from advisor.executor.hang import Hang
 from advisor.executor.launch import Launch
+from advisor.executor.tree import adopt_orphans, descendants, dies_with_us, end_all, reap
+from advisor.executor.watch import Watch
 from advisor.rules.machine import Value
-
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL, for processes that outlive torchrun
 
 
 class Ended(Value, frozen=True, kw_only=True):
     torchrun: int  # its exit status; negative: the signal that ended it
     signal: int | None  # the first that we passed on
+    hang: Hang | None = None  # for which we stopped it
+    cut_logs: dict[str, str] = field(default_factory=dict)  # logs that are not whole, and why
 
 
-def run(launch: Launch, folder: RunFolder) -> Ended:
+def run(launch: Launch, folder: RunFolder, ranks: int = 1, hang_timeout: float = 0) -> Ended:
     """Run a launch to its end; rank 0's output appears on our own streams.
 
     torchrun gets each signal once, as it alone would, and stops its processes by it; a second Ctrl-C kills them all.
+    Ranks that wait for one another for `hang_timeout` seconds are stopped; 0 lets them wait.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of the run come to us instead of init
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    console = Console(folder.logs)
+    adopt_orphans()
+    before = {child.pid for child in descendants()}
+    console = Console(folder.logs, ranks)
+    watch = Watch(ranks, hang_timeout, folder.ranks, say) if hang_timeout > 0 and ranks > 1 else None
     environment = {name: value for name, value in os.environ.items() if name not in launch.unset} | launch.environment
-    with folder.torchrun_log.open("wb") as log:
-        process = subprocess.Popen(
-            launch.argv,
-            env=environment | {"ADVISOR_CONSOLE": console.err.path},
-            stdout=console.out.write,
-            stderr=log,
-            start_new_session=True,  # a terminal's Ctrl-C comes to us alone
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509 - no thread runs yet
-        )
+    environment["ADVISOR_OUTPUT"] = console.paths
+    if watch is not None:
+        environment["ADVISOR_WATCH"] = watch.address
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "advisor.executor.guard", str(folder.torchrun_log), *launch.argv],
+        env=environment,
+        stdout=console.out.write,
+        start_new_session=True,  # a terminal's Ctrl-C comes to us alone
+        preexec_fn=dies_with_us(signal.SIGTERM),  # noqa: PLW1509 - no thread runs yet
+    )
     console.start()
     try:
-        with _forwarding(process.pid, before) as received:
-            status = _wait(process)
-        return Ended(torchrun=status, signal=received[0] if received else None)
+        with _forwarding(process.pid) as received:
+            if watch is not None:
+                watch.start(lambda: end_all(before))
+            process.returncode = wait_for(process.pid)
     finally:
-        _end(_descendants(before))
+        end_all(before)
+        hang = None if watch is None else watch.close()
+        reap()
         console.close()
+    return Ended(
+        torchrun=process.returncode,
+        signal=received[0] if received else None,
+        hang=hang,
+        cut_logs=console.cut_logs(),
+    )
 
 
 @contextmanager
-def _forwarding(pid: int, before: set[int]) -> Iterator[list[int]]:
-    """Pass signals on to a process, and collect their numbers."""
+def _forwarding(pid: int) -> Iterator[list[int]]:
+    """Pass all signals on to a process, and collect their numbers."""
     received: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
         received.append(number)
-        if len(received) == 1:
-            os.kill(pid, number)  # a second one would break off torchrun's own tidying up
-        elif number == signal.SIGINT:
-            for process in _descendants(before):
-                _kill(process)
+        os.kill(pid, number)
 
     handlers: dict[int, Any] = {n: h for n in FORWARDED if (h := signal.getsignal(n)) is not signal.SIG_IGN}  # nohup
     for number in handlers:
@@ -80,31 +87,3 @@ def _forwarding(pid: int, before: set[int]) -> Iterator[list[int]]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process, reaping the orphans that come to us meanwhile."""
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == process.pid:
-            process.returncode = os.waitstatus_to_exitcode(status)
-            return process.returncode
-
-
-def _descendants(before: set[int]) -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
-
-
-def _end(processes: list[psutil.Process]) -> None:
-    """End what outlived torchrun: background processes of the script, children of a rank that was killed."""
-    for process in processes:
-        _kill(process, signal.SIGTERM)
-    _, alive = psutil.wait_procs(processes, timeout=GRACE_SECONDS)
-    for process in alive:
-        _kill(process)
-    psutil.wait_procs(alive, timeout=GRACE_SECONDS)
-
-
-def _kill(process: psutil.Process, number: int = signal.SIGKILL) -> None:
-    with suppress(psutil.Error):  # it is gone, or no longer ours to stop
-        process.send_signal(number)

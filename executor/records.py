@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from advisor.executor.frames import Frame
 from advisor.rules.machine import Value
 
 
@@ -54,6 +55,15 @@ class Memory(Row, frozen=True, kw_only=True, tag="memory"):
     device_used: int | None = None
 
 
+class Failed(Row, frozen=True, kw_only=True, tag="failed"):
+    """The exception that ended the script; frames from the innermost out."""
+
+    time: float  # seconds since 1970
+    error: str  # type and text
+    exit_code: int = 1  # to which it leads
+    frames: tuple[Frame, ...] = ()
+
+
 class End(Row, frozen=True, kw_only=True, tag="end"):
     exit_code: int  # as a shell shows it
 
@@ -65,10 +75,13 @@ class RankRecord(Value, frozen=True, kw_only=True):
     memory: Memory | None = None
     ddp: tuple[Ddp, ...] = ()
     model: Model | None = None
+    failed: Failed | None = None
     exit_code: int | None = None  # None: ended by a signal, by os._exit or not at all
 
 
-_decoder = msgspec.json.Decoder(Start | Ddp | Model | Steps | Memory | End)
+LONGEST_END = 200  # bytes of an End
+
+_decoder = msgspec.json.Decoder(Start | Ddp | Model | Steps | Memory | Failed | End)
 
 
 def read_ranks(folder: Path) -> tuple[RankRecord, ...]:
@@ -91,5 +104,21 @@ def read_rank(path: Path) -> RankRecord:
         memory=memory[-1] if memory else None,
         ddp=tuple(row for row in rows if isinstance(row, Ddp)),
         model=next((row for row in rows if isinstance(row, Model)), None),
+        failed=next((row for row in rows if isinstance(row, Failed)), None),
         exit_code=ends[-1].exit_code if ends else None,
     )
+
+
+def read_ends(folder: Path) -> dict[int, tuple[int, int | None]]:
+    """Read of each rank that started, while it may still run, its pid and the exit code with which it has ended."""
+    found = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        with path.open("rb") as file:
+            first = file.readline()
+            file.seek(max(0, path.stat().st_size - LONGEST_END))
+            last = file.read().rstrip(b"\n").rsplit(b"\n", 1)[-1]
+        if first.endswith(b"\n"):
+            start = msgspec.json.decode(first, type=Start)
+            end = msgspec.json.decode(last, type=End).exit_code if last.startswith(b'{"kind": "end"') else None
+            found[start.rank] = (start.pid, end)
+    return found

@@ -1,6 +1,6 @@
 """Say no before anything starts, where a script can't be run as planned."""
 
-from advisor.executor.script import ScriptFacts
+from advisor.executor.script import Place, ScriptFacts
 from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Plan
 
@@ -11,32 +11,41 @@ WITH_DDP = """add these lines to {path}, then run it again:
     model = torch.nn.parallel.DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])
     sampler = torch.utils.data.DistributedSampler(dataset)  # pass it to the DataLoader; sampler.set_epoch(epoch)
 or train on one GPU: --gpus 1"""
+ON_ALL_RANKS = """call it on every rank, and let rank 0 write the file:
+    state = model.state_dict()
+    if rank == 0:
+        torch.save(state, path)
+or type --only ddp for a plan that does not shard"""
+SHARDED = ("fsdp", "hsdp")
 
 
 def refuse(plan: Plan, facts: ScriptFacts) -> None:
     """Raise an AdvisorError if running this script would be something else than the plan says.
 
     A script with a syntax error is let through: python says best what is wrong with it. Micro-batch, accumulation and
-    precision are the script's own; the plan describes them.
+    precision by autocast are the script's own; the plan describes them.
     """
     _refuse_plan(plan)
-    if plan.ranks > 1 and facts.syntax_error is None:
+    if facts.syntax_error is not None:
+        return
+    if plan.ranks > 1:
         _refuse_script(plan, facts)
+    _refuse_without_wrap(plan, facts)
+    if plan.strategy in SHARDED:
+        _refuse_sharding(facts)
 
 
 def _refuse_plan(plan: Plan) -> None:
-    """Refuse what can't be done to a script that brings its own DistributedDataParallel."""
-    beyond = {
-        f'strategy="{plan.strategy}"': plan.strategy not in ("single", "ddp"),
-        "cpu_offload=true": plan.cpu_offload,
-        f'activation_checkpointing="{plan.activation_checkpointing}"': plan.activation_checkpointing != "none",
-        f'gradient_dtype="{plan.gradient_dtype}"': plan.gradient_dtype != "fp32",
-    }
-    found = ", ".join(name for name, holds in beyond.items() if holds)
-    if found:
-        raise AdvisorError(
-            f"can't bring a DDP script to a plan with {found}", "type --only ddp for a plan that it can run"
-        )
+    """Refuse what can't be done, or not on one host."""
+    if plan.activation_checkpointing == "selective":
+        hint = 'write "full" or "none" in the plan'
+        raise AdvisorError('can\'t bring a script to a plan with activation_checkpointing="selective"', hint)
+    if plan.cpu_offload and plan.strategy not in SHARDED:
+        hint = 'write strategy "fsdp" in the plan'
+        raise AdvisorError(f'only FSDP can offload to host memory, the plan is strategy="{plan.strategy}"', hint)
+    if plan.precision == "bf16-params" and plan.strategy not in SHARDED:
+        hint = 'write "bf16-autocast" in the plan, and use torch.autocast in the script'
+        raise AdvisorError(f"only FSDP brings its own 16-bit weights, the plan is strategy={plan.strategy!r}", hint)
     if plan.nodes != 1:
         raise AdvisorError(
             f"the plan is for {plan.nodes} hosts, this starts one", "plan for this machine: leave --machine out"
@@ -45,17 +54,54 @@ def _refuse_plan(plan: Plan) -> None:
     if ranks != processes:
         fields = f"gpus lists {ranks}, launcher.nproc_per_node is {processes}"
         raise AdvisorError(f"the plan contradicts itself: {fields}", "make them equal, or let advisor recommend a plan")
+    if plan.strategy == "hsdp" and (ranks % plan.shard_size or not 1 < plan.shard_size < ranks):
+        fields = f"shard_size is {plan.shard_size}, of {ranks} ranks"
+        raise AdvisorError(f"the plan contradicts itself: {fields}", "give hsdp a shard_size that divides the ranks")
 
 
 def _refuse_script(plan: Plan, facts: ScriptFacts) -> None:
     path = facts.path
-    line = "" if facts.wrap is None else f" ({facts.wrap.file}, line {facts.wrap.line})"
+    line = _where(facts.wrap)
     if facts.kind == "plain":
         what = f"{path} starts no process group: {plan.ranks} copies would be {plan.ranks} independent trainings"
         raise AdvisorError(what, WITH_DDP.format(path=path))
     if facts.kind == "spawn":
         hint = "start one process per GPU outside: call its worker with int(os.environ['LOCAL_RANK']), or use --gpus 1"
         raise AdvisorError(f"{path} starts its own processes{line}, {plan.ranks} times that would be too many", hint)
-    if facts.kind in ("fsdp", "deepspeed"):
+    if facts.kind == "deepspeed" or (facts.kind == "fsdp" and plan.strategy not in SHARDED):
         what = f"{path} shards its model by itself{line}; the plan is for DDP, so its predictions would not hold"
         raise AdvisorError(what, "run it with torchrun, or wrap the model with DistributedDataParallel")
+
+
+def _refuse_without_wrap(plan: Plan, facts: ScriptFacts) -> None:
+    """Refuse what is done to the model when it is wrapped, where no call is seen that we could do it at."""
+    steered = ("ddp", "fsdp") if plan.strategy in SHARDED else ("ddp",)
+    wanted = {
+        f'strategy="{plan.strategy}"': plan.strategy in SHARDED,
+        f'activation_checkpointing="{plan.activation_checkpointing}"': plan.activation_checkpointing != "none",
+        f'gradient_dtype="{plan.gradient_dtype}"': plan.gradient_dtype != "fp32" and plan.ranks > 1,
+    }
+    found = ", ".join(name for name, holds in wanted.items() if holds)
+    if found and facts.kind not in steered:
+        what = f"{facts.path} has no DistributedDataParallel call that a plan with {found} could be brought in by"
+        raise AdvisorError(what, "type --only ddp for a plan that it can run, or wrap the model in the script")
+    if plan.activation_checkpointing != "none" and facts.kind == "fsdp":
+        what = f"{facts.path} shards its model by itself{_where(facts.wrap)}, and activations must be dealt with before"
+        hint = "checkpoint the blocks in the script, before fully_shard: torch.utils.checkpoint, use_reentrant=False"
+        raise AdvisorError(what, hint)
+
+
+def _refuse_sharding(facts: ScriptFacts) -> None:
+    """Refuse what hangs or fails once a DDP script's model is sharded."""
+    if facts.kind != "ddp":
+        return
+    if facts.lone_state is not None:
+        what = f"rank 0 alone calls state_dict(){_where(facts.lone_state)}: of a sharded model all ranks must"
+        raise AdvisorError(what, ON_ALL_RANKS)
+    if facts.joins is not None:
+        what = f"{facts.path} trains on uneven inputs with join(){_where(facts.joins)}, which FSDP can't"
+        raise AdvisorError(what, "give all ranks the same number of batches, or type --only ddp")
+
+
+def _where(place: Place | None) -> str:
+    return "" if place is None else f" ({place.file}, line {place.line})"

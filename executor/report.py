@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from advisor.executor.fault import Fault
 from advisor.executor.folder import write_whole
 from advisor.executor.records import Memory, RankRecord
 from advisor.rules.machine import Unknown, Value
@@ -67,6 +68,7 @@ class Run(Value, frozen=True, kw_only=True):
     exit_code: int  # the script's own, as a shell shows it
     failed_rank: int | None = None  # the first to fail
     failure: str | None = None  # the last line that it wrote to standard error
+    fault: Fault | None = None  # what went wrong, in words
     plan: Plan
     predicted: Predicted | None
     step: StepTime | None  # of the slowest rank

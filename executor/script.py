@@ -1,12 +1,14 @@
 """What a training script is, read from its source and that of the modules beside it; nothing is executed."""
 
 import ast
+import functools
 import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from advisor.executor.rank_zero import lone_states
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Value
 
@@ -30,6 +32,7 @@ LIBRARIES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     ("fsdp", ("torch.distributed.fsdp.fully_shard", "torch.distributed.fsdp.FullyShardedDataParallel")),
 )
 BACKWARD = "<loss>.backward"  # of whatever object
+JOIN = "<model>.join"  # as a context
 LARGEST_SOURCE = 5_000_000  # bytes; a larger "script" is data
 MOST_MODULES = 300  # of the script's own that are read with it
 
@@ -40,12 +43,18 @@ class Place(Value, frozen=True, kw_only=True):
 
 
 class ScriptFacts(Value, frozen=True, kw_only=True):
-    """`process_group` and `wrap` say where the script starts one and wraps its model, be it in a module of its own."""
+    """Places may lie in modules of the script's own.
+
+    `process_group` and `wrap` say where the script starts one and wraps its model, `joins` where it trains on uneven
+    inputs, `lone_state` where rank 0 alone takes the state of the model or of an optimizer.
+    """
 
     path: str
     kind: Kind
     process_group: Place | None = None
     wrap: Place | None = None
+    joins: Place | None = None
+    lone_state: Place | None = None
     syntax_error: str | None = None
 
 
@@ -58,7 +67,7 @@ def read_script(script: str | os.PathLike[str]) -> ScriptFacts:
         line = error.lineno if isinstance(error, SyntaxError) else None
         where = "" if line is None else f"line {line}: "
         return ScriptFacts(path=str(script), kind="unknown", syntax_error=f"{where}{error.args[0]}")
-    uses, words = _gather(path, tree)
+    uses, words, lone = _gather(path, tree)
     group = _first(uses, PROCESS_GROUP)
     kind = next((kind for kind, names in LIBRARIES if _first(uses, names)), None)
     wrap = next((_first(uses, names) for library, names in LIBRARIES if library == kind), None)
@@ -69,7 +78,9 @@ def read_script(script: str | os.PathLike[str]) -> ScriptFacts:
     spawn = _first(uses, SPAWN)
     if spawn is not None and not knows_ranks and kind in ("ddp", "fsdp", "unknown"):
         kind, wrap = "spawn", spawn
-    return ScriptFacts(path=str(script), kind=kind, process_group=group, wrap=wrap)
+    return ScriptFacts(
+        path=str(script), kind=kind, process_group=group, wrap=wrap, joins=uses.get(JOIN), lone_state=lone
+    )
 
 
 def _read_source(path: Path) -> bytes:
@@ -92,15 +103,20 @@ def _parse(source: bytes, path: Path) -> ast.Module:
         return ast.parse(source, str(path))
 
 
-def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str]]:
-    """Collect the full names that the script and its own modules use, and their string constants."""
+def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str], Place | None]:
+    """Collect the full names that the script and its own modules use, their string constants, and a state of rank 0."""
     uses: dict[str, Place] = {}
     words: set[str] = set()
+    lone: Place | None = None
     waiting = [(script, tree)]
     seen = {script}
     while waiting:
         path, module = waiting.pop(0)
-        for name, line in _uses(module, dict(_imports(module))):
+        names = dict(_imports(module))
+        states = lone_states(module, functools.partial(_full_name, names=names), DDP)
+        if states and lone is None:
+            lone = Place(file=str(path), line=states[0])
+        for name, line in _uses(module, names):
             uses.setdefault(name, Place(file=str(path), line=line))
         words.update(n.value for n in ast.walk(module) if isinstance(n, ast.Constant) and isinstance(n.value, str))
         for own in _own_modules(script.parent, path.parent, module):
@@ -110,7 +126,7 @@ def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str]]
                     waiting.append((own, _parse(own.read_bytes(), own)))
                 except (OSError, SyntaxError, ValueError, RecursionError):
                     continue
-    return uses, words
+    return uses, words, lone
 
 
 def _imports(module: ast.Module) -> Iterator[tuple[str, str]]:
@@ -144,6 +160,10 @@ def _uses(module: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[str, i
             yield full, line
         elif isinstance(node, ast.Attribute) and node.attr == "backward":
             yield BACKWARD, line
+    for call in (node for node in ast.walk(module) if isinstance(node, ast.withitem)):
+        target = call.context_expr
+        if isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute) and target.func.attr == "join":
+            yield JOIN, target.lineno
 
 
 def _full_name(node: ast.expr, names: Mapping[str, str]) -> str | None:

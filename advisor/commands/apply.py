@@ -37,6 +37,12 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--only", type=one_of(*STRATEGIES), default=(), metavar="STRATEGY,...", help="strategies allowed"
     )
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="folder of the run (default: advisor-runs/...)")
+    parser.add_argument(
+        "--hang-timeout",
+        metavar="SECONDS",
+        type=duration,
+        help="stop ranks that wait for one another that long (default: 60; 0: never)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the command and environment, start nothing")
     add_machine(parser)
     add_output(parser)
@@ -70,7 +76,13 @@ def run(args: argparse.Namespace) -> Answer:
 
         return Answer(0, launch, command, command)
     result = executor.apply(
-        plan, predicted or predictor(plan, machine), script, arguments, run_dir=args.run_dir, machine=machine
+        plan,
+        predicted or predictor(plan, machine),
+        script,
+        arguments,
+        run_dir=args.run_dir,
+        machine=machine,
+        hang_timeout=executor.HANG_TIMEOUT if args.hang_timeout is None else args.hang_timeout,
     )
 
     def report() -> "RenderableType":
@@ -84,6 +96,17 @@ def run(args: argparse.Namespace) -> Answer:
         return run_verdict(result)
 
     return Answer(result.exit_code, result, report, verdict, to_stderr=True)
+
+
+def duration(text: str) -> float:
+    """Read seconds, 0 or more."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return seconds
 
 
 def predictor(plan: Plan, machine: Machine) -> Callable[[Observed], Predicted | None]:

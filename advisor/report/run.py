@@ -5,9 +5,22 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from advisor.executor.fault import Fault
 from advisor.executor.launch import Launch
 from advisor.executor.report import Change, RankRun, Run, StepTime
-from advisor.report.layout import Column, Command, Grid, Row, labelled, one_line, prose, section, sentence, stack
+from advisor.report.layout import (
+    Column,
+    Command,
+    Grid,
+    Row,
+    indented,
+    labelled,
+    one_line,
+    prose,
+    section,
+    sentence,
+    stack,
+)
 from advisor.report.plan import devices_in_words, strategy
 from advisor.rules.format import UNKNOWN, folded, ids, memory, percent, plural, seconds, seconds_range
 
@@ -57,8 +70,22 @@ def _verdict_line(run: Run) -> Text:
 
 
 def _failure(run: Run) -> Iterator[RenderableType]:
-    if run.failed_rank is not None:
+    if run.fault is not None:
+        yield from _fault(run.fault)
+    elif run.failed_rank is not None:
         yield prose(f"rank {run.failed_rank} failed first{f': {run.failure}' if run.failure else ''}")
+
+
+def _fault(fault: Fault) -> Iterator[RenderableType]:
+    """Show what happened, where, what the rank wrote last, and what to do."""
+    yield prose(sentence(fault.what).plain)
+    if fault.where is not None:
+        yield prose(f"at {fault.where}")
+    yield from (indented(Text(line, style="dim")) for line in fault.details)
+    if fault.others is not None:
+        yield prose(fault.others)
+    if fault.todo:
+        yield section("What to do", Group(*(prose(line) for line in fault.todo)))
 
 
 def _compared(run: Run) -> RenderableType | None:

@@ -5,7 +5,9 @@ status) is set the same way; no module, variable or path of ours stays behind. W
 """
 
 import atexit
+import contextlib
 import ctypes
+import functools
 import json
 import os
 import signal
@@ -26,28 +28,29 @@ def load(name: str) -> Any:
     return module
 
 
-def redirect(logs: Path, console: str | None) -> None:
-    """Send this rank's output to its log files; local rank 0 writes to the console, which the launcher copies."""
-    if os.environ["LOCAL_RANK"] != "0":
-        targets = {1: str(logs / f"{os.environ['RANK']}.out"), 2: str(logs / f"{os.environ['RANK']}.err")}
-    else:
-        targets = {} if console is None else {2: console}  # 1 is inherited from torchrun, which prints on 2 only
-    for stream, path in targets.items():
+def redirect(outputs: list[dict[str, str]]) -> None:
+    """Send this rank's streams to where the launcher reads and logs them."""
+    for stream, path in outputs[int(os.environ["LOCAL_RANK"])].items():
         # A session leader that opens a terminal without O_NOCTTY is given it as controlling terminal.
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY)
-        os.dup2(file, stream)
+        file = os.open(path, os.O_WRONLY | os.O_NOCTTY)
+        os.dup2(file, int(stream))
         os.close(file)
 
 
-def attach(plan_file: Path, console: str | None) -> Any:
+def attach(plan_file: Path, outputs: str | None, watch: str | None) -> Any:
     """Put the plan into effect and start the records; return the recorder."""
     # An agent that is killed outright can't stop its workers, and they would wait for each other for ever.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    redirect(plan_file.parent / "logs", console)
-    hooks = load("hooks")
-    recorder = load("recorder").Recorder(plan_file.parent / "ranks", int(os.environ["RANK"]))
+    if outputs is not None:
+        redirect(json.loads(outputs))
+    hooks, ranks, rank = load("hooks"), plan_file.parent / "ranks", int(os.environ["RANK"])
+    recorder = load("recorder").Recorder(ranks, rank)
     atexit.register(hooks.failing_open(recorder.close))
     hooks.install(json.loads(plan_file.read_bytes()), recorder)
+    if watch is not None:
+        start = functools.partial(load("beacon").start, watch, rank, ranks / f"{rank}.stack", OURS)
+        # A thread only where torch, with threads of its own, is there: else python warns of each fork.
+        sys.meta_path.insert(0, hooks._AfterImport({"torch.distributed.rendezvous": [lambda _: start()]}))
     return recorder
 
 
@@ -69,7 +72,8 @@ def main() -> None:
         sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120 - as python does, before any import of theirs
     traces, recorder = load("traces"), None
     try:
-        recorder = attach(Path(os.environ.pop("ADVISOR_PLAN")), os.environ.pop("ADVISOR_CONSOLE", None))
+        given = [os.environ.pop(name, None) for name in ("ADVISOR_OUTPUT", "ADVISOR_WATCH")]
+        recorder = attach(Path(os.environ.pop("ADVISOR_PLAN")), *given)
     except Exception as error:
         sys.stderr.write(f"advisor: the plan is not in effect and nothing is recorded: {error!r}\n")
     sys.modules["__main__"] = module = fresh_main(path)
@@ -80,6 +84,9 @@ def main() -> None:
         traces.take_over(error, OURS)
         if recorder is not None:
             recorder.exit_code = traces.exit_code(error)
+            if recorder.exit_code:
+                with contextlib.suppress(Exception):  # a full disk must not hide the error
+                    recorder.note("failed", **traces.describe(error))
         raise
 
 

@@ -1,12 +1,14 @@
-"""All that we change in the user's process: what DistributedDataParallel is given, and a hook after optimizer steps.
+"""All that we change in the user's process, each once the script imports the module concerned.
 
-Both wait until the script imports the module concerned, so that a script without torch starts as fast as ever.
+So a script without torch starts as fast as ever. What the changes are lies in the files beside this one.
 """
 
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,15 +18,65 @@ PLANNED = {"bucket_cap_mb": None, "gradient_as_bucket_view": False, "static_grap
 
 
 def install(plan: dict[str, Any], recorder: Any) -> None:
-    """Have the plan's arguments given to DDP and the steps recorded, once the script imports torch."""
-    acts: dict[str, Act] = {
-        "torch.optim.optimizer": functools.partial(record_steps, recorder.step_ended),
-        "torch.nn.parallel.distributed": functools.partial(steer_ddp, plan, recorder),
+    """Have the plan put into effect and the steps recorded, once the script imports torch."""
+    acts: dict[str, list[Act]] = {
+        "torch.optim.optimizer": [functools.partial(record_steps, recorder.step_ended)],
     }
+    for name, act in planned_acts(plan, recorder):
+        acts.setdefault(name, []).append(act)
     for name in acts.keys() & sys.modules.keys():
-        acts.pop(name)(sys.modules[name])
+        for act in acts.pop(name):
+            act(sys.modules[name])
     if acts:
         sys.meta_path.insert(0, _AfterImport(acts))
+
+
+def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act]]:
+    """Name the modules of torch that the plan changes, and how."""
+    with importing_ours():
+        from advisor.executor.in_process import blocks, ddp, fsdp, offload, sharded
+    if plan.get("cpu_offload"):
+        yield "torch.distributed.distributed_c10d", offload.steer_process_group
+    if plan["strategy"] in ("fsdp", "hsdp"):
+        sharding = sharded.Sharding(plan, recorder.note)
+        look = functools.partial(observe, recorder)
+        yield "torch.nn.parallel.distributed", functools.partial(sharded.steer, sharding, look)
+        fully_shard = functools.partial(fsdp.steer_fully_shard, plan, recorder.note)
+        yield "torch.distributed.fsdp._fully_shard._fully_shard", fully_shard
+        fsdp1 = functools.partial(fsdp.steer_fsdp1, plan, recorder.note)
+        yield "torch.distributed.fsdp.fully_sharded_data_parallel", fsdp1
+        return
+    prepare: list[Callable[[Any], Any]] = []
+    finish: list[Callable[[Any], Any]] = []
+    if plan.get("activation_checkpointing", "none") != "none":
+        prepare.append(blocks.recompute)
+    if plan.get("gradient_dtype", "fp32") != "fp32":
+        finish.append(functools.partial(ddp.send_gradients_as, plan["gradient_dtype"], failing_open))
+    if plan.get("accumulation", 1) > 1:
+        accumulation = ddp.Accumulation(failing_open)
+        finish.append(accumulation.watch)
+        yield "torch.optim.optimizer", accumulation.steer_optimizers
+        yield "torch.nn.utils.clip_grad", accumulation.steer_clipping
+        yield "torch.amp.grad_scaler", accumulation.steer_scaler
+    yield "torch.nn.parallel.distributed", functools.partial(steer_ddp, plan, recorder, prepare, finish)
+
+
+@contextlib.contextmanager
+def importing_ours() -> Iterator[None]:
+    """Make the files beside this one importable by their long names, in here only: the script may have an `advisor`."""
+    theirs = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "advisor"}
+    for name in theirs:
+        del sys.modules[name]
+    for name in ("advisor", "advisor.executor", "advisor.executor.in_process"):
+        sys.modules[name] = ModuleType(name)
+    folder = str(Path(importing_ours.__wrapped__.__code__.co_filename).parent)  # type: ignore[attr-defined]
+    sys.modules[name].__path__ = [folder]
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "advisor"]:
+            del sys.modules[name]
+        sys.modules.update(theirs)
 
 
 def failing_open(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +102,7 @@ def failing_open(act: Callable[..., Any]) -> Callable[..., Any]:
 class _AfterImport:
     """Finder that lets the other finders work and runs an act once a module of interest has been executed."""
 
-    def __init__(self, acts: dict[str, Act]) -> None:
+    def __init__(self, acts: dict[str, list[Act]]) -> None:
         self._acts = acts
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -60,7 +112,7 @@ class _AfterImport:
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
         if spec is None or spec.loader is None:
             return spec
-        act = self._acts.pop(name)
+        acts = self._acts.pop(name)
         if not self._acts:
             sys.meta_path.remove(self)
         loader: Any = spec.loader
@@ -69,7 +121,8 @@ class _AfterImport:
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # back to the method of its class
             execute(module)
-            failing_open(act)(module)
+            for act in acts:
+                failing_open(act)(module)
 
         loader.exec_module = exec_module
         return spec
@@ -82,8 +135,17 @@ def record_steps(step_ended: Callable[..., None], optimizer: Any) -> None:
     optimizer.register_optimizer_step_post_hook(hook)
 
 
-def steer_ddp(plan: dict[str, Any], recorder: Any, distributed: Any) -> None:
-    """Give each DistributedDataParallel that the script builds the plan's arguments, and look at the first one."""
+def steer_ddp(
+    plan: dict[str, Any],
+    recorder: Any,
+    prepare: Collection[Callable[[Any], Any]],
+    finish: Collection[Callable[[Any], Any]],
+    distributed: Any,
+) -> None:
+    """Give each DistributedDataParallel that the script builds the plan's arguments, and look at the first one.
+
+    `prepare` is done to the model before it is wrapped, `finish` to the wrapper.
+    """
     ddp = distributed.DistributedDataParallel
     build = ddp.__init__
     signature = inspect.signature(build)
@@ -95,20 +157,28 @@ def steer_ddp(plan: dict[str, Any], recorder: Any, distributed: Any) -> None:
         except TypeError:
             return None  # DDP says it in its own words
         recorder.note("ddp", **settle(call.arguments, plan, signature.parameters.keys()))
+        for act in prepare:
+            failing_open(act)(call.arguments["module"])
         return call.args, call.kwargs
 
     @functools.wraps(build)
     def init(*args: Any, **kwargs: Any) -> None:
         args, kwargs = settle_ddp_arguments(args, kwargs) or (args, kwargs)
         build(*args, **kwargs)
-        observe(args[0])
+        observe(recorder, args[0])
+        for act in finish:
+            failing_open(act)(args[0])
 
+    ddp.__init__ = init
+
+
+def observe(recorder: Any, model: Any) -> None:
     @failing_open
-    def observe(model: Any) -> None:
+    def observe_first_model() -> None:
         if recorder.finish_observing is None:
             recorder.finish_observing = observe_model(model, recorder.note)
 
-    ddp.__init__ = init
+    observe_first_model()
 
 
 def observe_model(model: Any, note: Callable[..., None]) -> Callable[[], None]:

@@ -7,6 +7,10 @@ import time
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+MOST_FRAMES = 60
+LONGEST_TEXT = 2000
 
 
 def take_over(error: BaseException, ours: str) -> None:
@@ -66,6 +70,17 @@ def tell_torchrun(error: BaseException) -> None:
             json.dump({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": facts}}, file)
     except OSError as problem:
         sys.stderr.write(f"advisor: torchrun will not know of this error: {problem}\n")
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return when, what and where, the innermost line first, for the records."""
+    frames = [
+        {"file": frame.filename, "line": frame.lineno or 0, "name": frame.name, "text": frame.line or ""}
+        for frame in reversed(traceback.extract_tb(error.__traceback__))
+    ]
+    text = traceback.format_exception_only(error)[-1].strip()
+    facts = {"time": time.time(), "error": text[:LONGEST_TEXT], "exit_code": exit_code(error)}
+    return facts | {"frames": frames[:MOST_FRAMES]}
 
 
 def exit_code(error: BaseException) -> int:

@@ -103,15 +103,15 @@ def test_script_that_would_do_something_else_is_refused(
 @pytest.mark.parametrize(
     ("fields", "message", "hint"),
     [
-        ({"strategy": "fsdp"}, 'strategy="fsdp"', "--only ddp"),
-        ({"strategy": "hsdp", "cpu_offload": True}, 'strategy="hsdp", cpu_offload=true', "--only ddp"),
-        ({"activation_checkpointing": "full"}, 'activation_checkpointing="full"', "--only ddp"),
-        ({"gradient_dtype": "bf16"}, 'gradient_dtype="bf16"', "--only ddp"),
+        ({"strategy": "hsdp", "shard_size": 2}, "shard_size is 2, of 2 ranks", "divides"),
+        ({"cpu_offload": True}, "only FSDP can offload", "fsdp"),
+        ({"precision": "bf16-params"}, "only FSDP brings its own 16-bit weights", "autocast"),
+        ({"activation_checkpointing": "selective"}, 'activation_checkpointing="selective"', "full"),
         ({"nodes": 2}, "2 hosts", "--machine"),
         ({"launcher": Launcher(nproc_per_node=3, device="cpu")}, "gpus lists 2", "equal"),
     ],
 )
-def test_plan_beyond_ddp_is_refused(scripts: Any, fields: dict[str, Any], message: str, hint: str) -> None:
+def test_plan_that_can_not_be_done_is_refused(scripts: Any, fields: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(AdvisorError, match=message) as refusal:
         dry_run(scripts.plan(ranks=2, **fields), str(scripts.example), [])
     assert hint in refusal.value.hint

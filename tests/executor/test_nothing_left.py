@@ -1,5 +1,6 @@
 """However a run ends, no process of it stays behind."""
 
+import os
 import signal
 import subprocess
 from typing import Any
@@ -22,7 +23,7 @@ def test_after_sigkill_of_the_launcher(scripts: Any) -> None:
     below = ready(process)
     process.kill()
     assert scripts.finish(process).exit_code == 137
-    assert len(below) == 3  # torchrun and two ranks
+    assert len(below) == 4  # the guard, torchrun and two ranks
     assert psutil.wait_procs(below, timeout=30)[1] == []
 
 
@@ -31,7 +32,26 @@ def test_after_sigterm_also_what_the_script_started_in_a_session_of_its_own(scri
     below = ready(process)
     process.terminate()
     assert scripts.finish(process).exit_code == 143
-    assert len(below) == 3  # torchrun, the rank and its helper
+    assert len(below) == 4  # the guard, torchrun, the rank and its helper
+    assert psutil.wait_procs(below, timeout=1)[1] == []
+
+
+def test_after_sigkill_of_launcher_and_torchrun_at_once_also_a_session_of_the_scripts_own(scripts: Any) -> None:
+    process = scripts.start_applied("waits.py", "with helper")
+    below = ready(process)
+    _guard, torchrun, *_ = below
+    process.kill()
+    torchrun.kill()
+    result = scripts.finish(process)
+    assert psutil.wait_procs(below, timeout=10)[1] == []
+    assert f"the launcher (process {process.pid}) was killed; all processes of its run are ended" in result.err
+
+
+def test_after_sigkill_of_the_group_of_torchrun_and_its_guard(scripts: Any) -> None:
+    process = scripts.start_applied("waits.py", "with helper")
+    below = ready(process)
+    os.killpg(below[0].pid, signal.SIGKILL)
+    assert scripts.finish(process).exit_code == 137
     assert psutil.wait_procs(below, timeout=1)[1] == []
 
 

@@ -1,0 +1,16 @@
+"""Process groups for states in host memory: gloo beside NCCL, for the collectives on CPU tensors."""
+
+import functools
+from typing import Any
+
+
+def steer_process_group(distributed: Any) -> None:
+    """Start "nccl" as "cpu:gloo,cuda:nccl"; no backend means both to torch already."""
+    start = distributed.init_process_group
+
+    @functools.wraps(start)
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        both = isinstance(backend, str) and backend.lower() == "nccl"
+        return start("cpu:gloo,cuda:nccl" if both else backend, *args, **kwargs)
+
+    distributed.init_process_group = init_process_group
