@@ -50,7 +50,7 @@ _BOTH = (
 @contextmanager
 def cuda_dispatch() -> Iterator[None]:
     """Change the dispatcher's choices for CPU tensors to those of CUDA; the old ones hold again afterwards."""
-    with torch.library._scoped_library("aten", "IMPL") as library, _rms_norm_kernels():
+    with torch.library._scoped_library("aten", "IMPL") as library, _cuda_kernels():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that kernels are overridden
             _autocast(library)
@@ -127,18 +127,28 @@ def _dropout(x: Tensor, p: float, train: bool) -> Tensor:
     return aten.dropout.default.decompose(x, p, train)  # type: ignore[no-any-return]
 
 
-def _softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Read 16-bit input and write fp32, without an fp32 copy between them."""
-    if dtype == torch.float32 and x.dtype in _SIXTEEN_BIT:
-        return aten._softmax(x, dim, True)  # type: ignore[no-any-return]
-    return aten.softmax.int.decompose(x, dim, dtype)  # type: ignore[no-any-return]
+class _Widened(torch.autograd.Function):
+    """Softmax, or its logarithm, that reads 16-bit input and writes fp32 without an fp32 copy between them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out = torch.ops.advisor.softmax(x)
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(out)
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return torch.ops.advisor.softmax_backward(grads[0], *ctx.saved_tensors, ctx.dtype)
 
 
-def _log_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Read 16-bit input and write fp32, without an fp32 copy between them."""
-    if dtype == torch.float32 and x.dtype in _SIXTEEN_BIT:
-        return aten._log_softmax(x, dim, True)  # type: ignore[no-any-return]
-    return aten.log_softmax.int.decompose(x, dim, dtype)  # type: ignore[no-any-return]
+def _softmax(op: Any) -> Callable[..., Tensor]:
+    def kernel(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        if dtype == torch.float32 and x.dtype in _SIXTEEN_BIT:
+            return _Widened.apply(x)  # type: ignore[no-untyped-call, no-any-return]
+        return op.decompose(x, dim, dtype)  # type: ignore[no-any-return]
+
+    return kernel
 
 
 def _attention(  # noqa: PLR0917 - the signature is aten's
@@ -210,18 +220,33 @@ class _RmsNorm(torch.autograd.Function):
 
 
 @contextmanager
-def _rms_norm_kernels() -> Iterator[None]:
-    """Define the fused kernel, which torch has for CUDA only."""
+def _cuda_kernels() -> Iterator[None]:
+    """Define the fused kernels that torch has for CUDA only."""
     with torch.library._scoped_library("advisor", "FRAGMENT") as library:
-        library.define("rms_norm(Tensor x, Tensor? weight) -> (Tensor, Tensor)")
-        library.define("rms_norm_backward(Tensor g, Tensor x, Tensor? weight, Tensor scales) -> (Tensor, Tensor?)")
-        library.impl("rms_norm", lambda x, _: (torch.empty_like(x), x.new_empty(x.shape[:-1])), "Meta")
-        library.impl(
-            "rms_norm_backward",
-            lambda _, x, weight, __: (torch.empty_like(x), None if weight is None else torch.empty_like(weight)),
-            "Meta",
-        )
+        for schema, kernel in _KERNELS.items():
+            library.define(schema)
+            library.impl(schema.partition("(")[0], kernel, "Meta")
         yield
+
+
+def _normed(x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+
+
+def _norm_gradients(g: Tensor, x: Tensor, weight: Tensor | None, scales: Tensor) -> tuple[Tensor, Tensor | None]:
+    return torch.empty_like(x), None if weight is None else torch.empty_like(weight)
+
+
+def _softmax_gradient(g: Tensor, out: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(out, dtype=dtype)
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "rms_norm(Tensor x, Tensor? weight) -> (Tensor, Tensor)": _normed,
+    "rms_norm_backward(Tensor g, Tensor x, Tensor? weight, Tensor scales) -> (Tensor, Tensor?)": _norm_gradients,
+    "softmax(Tensor x) -> Tensor": lambda x: torch.empty_like(x, dtype=torch.float32),
+    "softmax_backward(Tensor g, Tensor out, ScalarType dtype) -> Tensor": _softmax_gradient,
+}
 
 
 def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -233,8 +258,8 @@ def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None = None, eps: fl
 
 _FUSED: dict[str, Callable[..., Any]] = {
     "dropout": _dropout,
-    "softmax.int": _softmax,
-    "log_softmax.int": _log_softmax,
+    "softmax.int": _softmax(aten.softmax.int),
+    "log_softmax.int": _softmax(aten.log_softmax.int),
     "scaled_dot_product_attention": _attention,
     "rms_norm": _rms_norm,
     "_grouped_mm": _grouped_mm,

@@ -1,10 +1,12 @@
 """Build what `--model` names: `module:factory`, or a Hugging Face config.json."""
 
-import importlib
+import importlib.util
 import json
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +39,7 @@ def subject(name: str, *, seq: int | None = None, shape: tuple[int, ...] | None 
     seq: tokens of a sample; shape: of one sample of floats. Raises AdvisorError where the model can't be built or fed.
     """
     config = name.endswith(".json") or Path(name).is_dir()
+    _spare_torchvision()
     with without_init():
         make = _config(name) if config else _factory(name)
     with fakes() as mode:
@@ -95,6 +98,21 @@ def _factory(name: str) -> Callable[[], Any]:
     return found  # type: ignore[no-any-return]
 
 
+def _spare_torchvision() -> None:
+    """Let torchvision be imported where its compiled operators don't load: models are traced without them.
+
+    So it is with PyPI's wheels beside a build of torch for CPUs, and transformers imports torchvision too.
+    """
+    spec = importlib.util.find_spec("torchvision")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    try:
+        for library in (path for folder in folders for path in Path(folder).glob("_C.*")):
+            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]
+    except OSError:
+        name = "torchvision._meta_registrations"
+        sys.modules.setdefault(name, ModuleType(name))
+
+
 def _config(name: str) -> Callable[[], Any]:
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     try:
@@ -142,7 +160,7 @@ def _plain(model: nn.Module) -> tuple[nn.Module, list[Assumption]]:
 def _kinds(found: Any) -> str:
     if isinstance(found, tuple | list):
         return f"({', '.join(type(part).__name__ for part in found)})"
-    return f"a {type(found).__name__}"
+    return type(found).__name__
 
 
 def refusal(name: str, error: BaseException) -> AdvisorError:

@@ -140,7 +140,7 @@ def _labelled(model: nn.Module, words: int, length: int) -> Feed:
     config: Any = model.config
     kind = next((kind for end, kind in _LABELS.items() if type(model).__name__.endswith(end)), "token")
     two = getattr(config, "is_encoder_decoder", False)
-    if two and getattr(config, "decoder_start_token_id", 0) is None:
+    if two and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0
     labels = _targets(model)
 

@@ -78,7 +78,7 @@ def profile_of(model: nn.Module, small: Follower, large: Follower, precision: Pr
         precision=precision,
         units=tuple(_folded(compress(units, there))),
         moments=tuple(_moments(small, large, before)),
-        largest=_line(small.meter.largest, large.meter.largest),
+        largest=_proportional(small.meter.largest, large.meter.largest),
         logits=_line(small.meter.logits, large.meter.logits),
         seq=seq,
         source="traced",
@@ -111,6 +111,11 @@ def _line(small: float, large: float) -> Amount:
     if found.per_sample < 0:
         return Amount(fixed=small)
     return found if found.at(1) >= 0 else Amount(per_sample=large / SAMPLES[1])
+
+
+def _proportional(small: float, large: float) -> Amount:
+    """Return the size of one tensor, which grows with the micro-batch or does not."""
+    return Amount(fixed=large) if small == large else Amount(per_sample=large / SAMPLES[1])
 
 
 def _owned(model: nn.Module, follower: Follower) -> list[list[nn.Parameter]]:

@@ -5,12 +5,12 @@ from typing import Any
 
 
 def steer_process_group(distributed: Any) -> None:
-    """Start "nccl" as "cpu:gloo,cuda:nccl"; no backend means both to torch already."""
+    """Start "nccl", and no backend at all, as "cpu:gloo,cuda:nccl": torch makes NCCL alone of both under torchrun."""
     start = distributed.init_process_group
 
     @functools.wraps(start)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        both = isinstance(backend, str) and backend.lower() == "nccl"
+        both = backend is None or (isinstance(backend, str) and backend.lower() == "nccl")
         return start("cpu:gloo,cuda:nccl" if both else backend, *args, **kwargs)
 
     distributed.init_process_group = init_process_group

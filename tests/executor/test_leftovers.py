@@ -60,11 +60,14 @@ def test_process_of_a_run_whose_launcher_and_guard_were_killed_at_once_is_named(
     assert process.stdout.readline() == b"ready\n"
     guard, torchrun, rank, helper = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGSTOP)  # so that it can't take over what the guard leaves
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
     guard.kill()
     for one in (torchrun, rank):
         one.kill()
     process.kill()
     try:
+        process.wait(timeout=10)  # while it is a zombie, the run looks alive
         psutil.wait_procs([rank], timeout=10)
         (line,) = leftovers(scripts.folder.parent)
         assert f"left 1 process: {helper.pid} (sleep); to end them: kill {helper.pid}" in line
