@@ -164,7 +164,7 @@ def _attention(  # noqa: PLR0917 - the signature is aten's
 ) -> Tensor:
     """Choose as CUDA does: flash for 16-bit without a mask, else memory-efficient, else products in steps."""
     given = (query, key, value)
-    fused = all(tensor.dim() == 4 and tensor.dtype == query.dtype for tensor in given)
+    fused = all(tensor.dim() == 4 and tensor.dtype == query.dtype and tensor.stride(-1) == 1 for tensor in given)
     size = query.shape[-1]
     if fused and attn_mask is None and query.dtype in _SIXTEEN_BIT and size == value.shape[-1] <= _FLASH_HEAD:
         scale = size**-0.5 if scale is None else scale
@@ -172,7 +172,9 @@ def _attention(  # noqa: PLR0917 - the signature is aten's
         padded = [torch.nn.functional.pad(tensor, (0, missing)) for tensor in given] if missing else given
         out: Tensor = aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)[0]
         return out[..., :size] if missing else out
-    if fused and key.shape[1] == query.shape[1]:
+    # A mask that is learned, as T5's table of positions is, goes step by step: seen in profiles of an H200.
+    plain = attn_mask is None or (attn_mask.stride(-1) == 1 and not attn_mask.requires_grad)
+    if fused and plain and key.shape[1] == query.shape[1]:
         bias = None if attn_mask is None else _bias(attn_mask, query, key)
         grads = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
         return aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]

@@ -107,6 +107,8 @@ FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_scaled_dot_product_e
         ({"dtype": FP32}, EFFICIENT),
         ({"attn_mask": "bool"}, EFFICIENT),
         ({"attn_mask": "float"}, EFFICIENT),
+        ({"attn_mask": "learned"}, "softmax"),
+        ({"attn_mask": "turned"}, "softmax"),
         ({"dtype": FP32, "kv": 2, "enable_gqa": True}, "softmax"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -114,9 +116,14 @@ FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_scaled_dot_product_e
 def test_attention_runs_the_kernel_that_cuda_would_choose(
     calls: list[str], options: dict[str, Any], kernel: str
 ) -> None:
-    masks = {"bool": torch.bool, "float": BF16}
+    masks = {
+        "bool": torch.empty(1, 1, 16, 16, dtype=torch.bool),
+        "float": half(1, 1, 16, 16).detach(),
+        "learned": half(1, 1, 16, 16),
+        "turned": half(16, 16, 4).detach().permute(2, 0, 1)[None],  # whose rows are not dense
+    }
     if "attn_mask" in options:
-        options = options | {"attn_mask": torch.empty(1, 1, 16, 16, dtype=masks[options["attn_mask"]])}
+        options = options | {"attn_mask": masks[options["attn_mask"]]}
     query, out = attention(**options)
     assert out.shape == query.shape
     with torch.autograd.set_multithreading_enabled(False):

@@ -190,8 +190,7 @@ def test_formulas_give_what_a_trace_gives(name: str, precision: Precision) -> No
                 assert mine.traffic.at(samples) == pytest.approx(theirs.traffic.at(samples), rel=spread)
     # Where no kernel keeps a block's input, the trace counts it still, since the caller of the block holds it.
     held = 0.05 if arch.rmsnorm and precision == "bf16-params" else 0.01
-    # Under autocast the trace holds 16-bit logits beside their logarithms, 2 bytes a logit more than the 10 that were
-    # measured on an H200, which the formulas have.
+    # Under autocast the trace keeps 16-bit log-probabilities and an fp32 copy, 6 bytes a logit; the formulas count 4.
     doubled = precision == "bf16-autocast" and not arch.rmsnorm
     for samples in SAMPLES:
         logits = 2.0 * samples * seq * arch.vocab if doubled else 0.0
