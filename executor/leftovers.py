@@ -72,21 +72,15 @@ def _of_run(folder: RunFolder, alive: Alive, shared_memory: Path) -> Iterator[st
 
 def _processes(folder: RunFolder) -> Iterator[psutil.Process]:
     """Find the ranks that still run, and all that inherited the run's name from torchrun."""
-    ids = _run_ids(folder)
+    logs: list[bytes] = []
+    with suppress(OSError):
+        logs = [os.fsencode(path.name) for path in (folder.logs / "torchrun").iterdir()]
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
             words = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            if any(word.startswith(RUN_ID) and word.removeprefix(RUN_ID) in ids for word in words):
+            names = [word.removeprefix(RUN_ID) for word in words if word.startswith(RUN_ID)]
+            if any(log.startswith(name + b"_") for name in names for log in logs):  # torchrun: NAME_RANDOM
                 yield process
-
-
-def _run_ids(folder: RunFolder) -> set[bytes]:
-    """Read the names that torchrun gave the run: its log folder begins with one."""
-    found = set()
-    with suppress(OSError):
-        for path in (folder.logs / "torchrun").iterdir():
-            found.add(path.name.rsplit("_", 1)[0].encode())
-    return found
 
 
 def _segments(start: float, end: float, shared_memory: Path) -> list[Path]:

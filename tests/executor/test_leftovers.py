@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,20 @@ def test_run_that_lives_or_came_to_its_end_has_left_nothing(dead_run: RunFolder,
 def test_mark_that_can_not_be_read_is_passed_over(dead_run: RunFolder) -> None:
     dead_run.alive.write_bytes(b"{")
     assert leftovers(dead_run.path.parent) == ()
+
+
+@pytest.mark.parametrize("random", ["ab12cd34", "a_b__c3_"])
+def test_process_that_bears_the_name_of_its_run_is_named(dead_run: RunFolder, tmp_path: Path, random: str) -> None:
+    (dead_run.logs / "torchrun" / f"7f84-run_{random}").mkdir(parents=True)
+    ours = subprocess.Popen(["sleep", "60"], env={"TORCHELASTIC_RUN_ID": "7f84-run"})
+    other = subprocess.Popen(["sleep", "60"], env={"TORCHELASTIC_RUN_ID": "7f84"})
+    try:
+        (line,) = leftovers(dead_run.path.parent, tmp_path / "no-shm")
+        assert f"left 1 process: {ours.pid} (sleep); to end them: kill {ours.pid}" in line
+    finally:
+        for process in (ours, other):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.slow
