@@ -20,6 +20,7 @@ class Recorder:
     """Marks the end of each step of the script's first optimizer; other optimizers step within that step."""
 
     def __init__(self, folder: Path, rank: int) -> None:
+        self.folder = folder
         self.exit_code = 0  # unless the worker sees an exception
         self.finish_observing: Callable[[], None] | None = None  # to be called after the first step
         self._pid = os.getpid()
@@ -50,6 +51,10 @@ class Recorder:
         self._measure()
         if now - self._flushed >= FLUSH_SECONDS:
             self._flush(now)
+
+    def count_only(self, owner: Any) -> None:
+        """Count the steps that are told for `owner`, not those of the optimizers within it."""
+        self._optimizer = weakref.ref(owner)
 
     def close(self) -> None:
         """Write what is left and how the script ended."""
