@@ -51,7 +51,8 @@ def recompute(model: Any) -> int:
         return 0
     found = blocks(model)
     for block in found.values():
-        checkpoint(block)
+        if checkpoint.state(block) is None:  # else a model that is wrapped again
+            checkpoint(block)
     if not found:
         say("the model has no repeated blocks: no activation is recomputed")
     return len(found)

@@ -175,12 +175,13 @@ def steer(sharding: Sharding, observe: Callable[[Any], None], distributed: Any) 
         training = torch.is_grad_enabled()
         if self.require_forward_param_sync and self.broadcast_buffers_here:
             synchronize_buffers(self)
-        self.require_forward_param_sync = training and self.require_backward_grad_sync
         wanted = self.require_backward_grad_sync or plan["sync_each_micro_batch"]
         if training and wanted != self.reduces_gradients:
             self.module.set_requires_gradient_sync(wanted)
             self.reduces_gradients = wanted
-        return self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
+        self.require_forward_param_sync = training and self.require_backward_grad_sync  # after it, as in DDP's own
+        return output
 
     def copied(self: Any, memo: dict[int, Any]) -> Any:
         import copy
@@ -201,6 +202,7 @@ def steer(sharding: Sharding, observe: Callable[[Any], None], distributed: Any) 
     kind.__init__, kind.forward, kind.__deepcopy__ = init, forward, copied
     kind.register_comm_hook, kind.join = register_comm_hook, join
     kind._set_static_graph = lambda self: None
+    kind._get_ddp_logging_data = lambda self: {}  # of a reducer, which there is none of
 
 
 def bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
@@ -227,7 +229,9 @@ def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
     group = call["process_group"] or dist.group.WORLD
     if call.get("device_mesh") is not None:
         group = call["device_mesh"].get_group()
-    refuse_unshardable(module, plan)
+    again = is_sharded(module)  # Lightning wraps the model for each fit() or test()
+    if not again:
+        refuse_unshardable(module, plan)
     name = type(module).__name__
     nn.Module.__init__(self)
     self.module = module
@@ -241,6 +245,8 @@ def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
     self.reduces_gradients = True
     wanted = [call.get(name) for name in ("broadcast_buffers", "forward_sync_buffers")]
     self.__dict__["broadcast_buffers_here"] = False not in wanted and any(True for _ in module.buffers())
+    if again:
+        return
     if call["init_sync"]:
         synchronize(module, group)
     recomputed = recompute(module) if plan["activation_checkpointing"] != "none" else 0

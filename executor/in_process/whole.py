@@ -31,12 +31,20 @@ def gathered(value: Any) -> Any:
     """Return the whole of a sharded tensor, on every rank; a collective. In host memory where the GPU is too full."""
     import torch
 
+    if value.device.type == "cpu" and value.device_mesh.device_type == "cuda" and not gathers_on_cpu():
+        return value.to("cuda").full_tensor().cpu()  # a model that was moved to host memory, as for a checkpoint
     full = value.full_tensor()
     if full.device.type == "cuda":
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         if free < torch.cuda.get_device_properties(full.device).total_memory // 4:
             return full.cpu()
     return full
+
+
+def gathers_on_cpu() -> bool:
+    import torch.distributed as dist
+
+    return "cpu" in str(dist.get_backend_config())
 
 
 def sharded_like(value: Any, parameter: Any) -> Any:
