@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 Act = Callable[[ModuleType], None]
-# The arguments of DDP that a plan sets, and the value by which a plan says that it asks for nothing.
-PLANNED = {"bucket_cap_mb": None, "gradient_as_bucket_view": False, "static_graph": False}
+# The arguments of DDP that a plan sets at once, and the value by which a plan says that it asks for nothing.
+PLANNED = {"bucket_cap_mb": None, "gradient_as_bucket_view": False}
 
 
 def install(plan: dict[str, Any], recorder: Any) -> None:
@@ -34,12 +34,17 @@ def install(plan: dict[str, Any], recorder: Any) -> None:
 def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act]]:
     """Name the modules of torch that the plan changes, and how."""
     with importing_ours():
-        from advisor.executor.in_process import blocks, ddp, fsdp, offload, sharded
+        from advisor.executor.in_process import blocks, ddp, fsdp, micro_batches, offload, sharded, static_graph
+    asked = None
+    if plan.get("accumulation", 1) > 1:
+        asked = micro_batches.MicroBatches(plan)
+        yield "torch.optim.optimizer", asked.steer_optimizers
+        yield "torch.amp.grad_scaler", asked.steer_scaler
     if plan.get("cpu_offload"):
         yield "torch.distributed.distributed_c10d", offload.steer_process_group
     if plan["strategy"] in ("fsdp", "hsdp"):
         sharding = sharded.Sharding(plan, recorder.note)
-        look = functools.partial(observe, recorder)
+        look = functools.partial(observe, recorder, asked)
         yield "torch.nn.parallel.distributed", functools.partial(sharded.steer, sharding, look)
         fully_shard = functools.partial(fsdp.steer_fully_shard, plan, recorder.note)
         yield "torch.distributed.fsdp._fully_shard._fully_shard", fully_shard
@@ -52,13 +57,18 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
         prepare.append(blocks.recompute)
     if plan.get("gradient_dtype", "fp32") != "fp32":
         finish.append(functools.partial(ddp.send_gradients_as, plan["gradient_dtype"], failing_open))
-    if plan.get("accumulation", 1) > 1:
+    if asked is not None:
         accumulation = ddp.Accumulation(failing_open)
         finish.append(accumulation.watch)
         yield "torch.optim.optimizer", accumulation.steer_optimizers
         yield "torch.nn.utils.clip_grad", accumulation.steer_clipping
         yield "torch.amp.grad_scaler", accumulation.steer_scaler
-    yield "torch.nn.parallel.distributed", functools.partial(steer_ddp, plan, recorder, prepare, finish)
+    if plan.get("static_graph"):
+        static = static_graph.StaticGraph(recorder.note)
+        yield "torch.optim.optimizer", static.steer_optimizers
+        yield "torch.nn.parallel.distributed", static.steer_ddp
+    finish.insert(0, functools.partial(observe, recorder, asked))
+    yield "torch.nn.parallel.distributed", functools.partial(steer_ddp, plan, recorder.note, prepare, finish)
 
 
 @contextlib.contextmanager
@@ -137,12 +147,12 @@ def record_steps(step_ended: Callable[..., None], optimizer: Any) -> None:
 
 def steer_ddp(
     plan: dict[str, Any],
-    recorder: Any,
+    note: Callable[..., None],
     prepare: Collection[Callable[[Any], Any]],
     finish: Collection[Callable[[Any], Any]],
     distributed: Any,
 ) -> None:
-    """Give each DistributedDataParallel that the script builds the plan's arguments, and look at the first one.
+    """Give each DistributedDataParallel that the script builds the plan's arguments.
 
     `prepare` is done to the model before it is wrapped, `finish` to the wrapper.
     """
@@ -156,7 +166,7 @@ def steer_ddp(
             call = signature.bind(*args, **kwargs)
         except TypeError:
             return None  # DDP says it in its own words
-        recorder.note("ddp", **settle(call.arguments, plan, signature.parameters.keys()))
+        note("ddp", **settle(call.arguments, plan, signature.parameters.keys()))
         for act in prepare:
             failing_open(act)(call.arguments["module"])
         return call.args, call.kwargs
@@ -165,16 +175,19 @@ def steer_ddp(
     def init(*args: Any, **kwargs: Any) -> None:
         args, kwargs = settle_ddp_arguments(args, kwargs) or (args, kwargs)
         build(*args, **kwargs)
-        observe(recorder, args[0])
         for act in finish:
             failing_open(act)(args[0])
 
     ddp.__init__ = init
 
 
-def observe(recorder: Any, model: Any) -> None:
+def observe(recorder: Any, asked: Any, model: Any) -> None:
+    """Look at the passes of the first model, and count those of each one until its first optimizer step."""
+
     @failing_open
     def observe_first_model() -> None:
+        if asked is not None:
+            asked.watch(model)
         if recorder.finish_observing is None:
             recorder.finish_observing = observe_model(model, recorder.note)
 

@@ -47,6 +47,13 @@ def test_ddp_arguments(
     assert arguments == script | given
 
 
+def test_a_plan_without_a_bucket_cap_leaves_that_of_the_script_or_of_ddp() -> None:
+    for script in ({}, {"bucket_cap_mb": 100}, {"bucket_cap_mb": None}):
+        arguments: dict[str, Any] = dict(script)
+        settled = hooks.settle(arguments, PLAN | {"bucket_cap_mb": None, "gradient_as_bucket_view": False}, PLAN)
+        assert (arguments, settled) == (script, {"given": {}, "overridden": {}, "kept": {}})
+
+
 def test_act_that_fails_says_so_once_and_is_off(capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
