@@ -119,10 +119,7 @@ def mean_over_ranks(total: torch.Tensor) -> float:
 
 @torch.no_grad()
 def evaluate(model: GPT, loader: DataLoader, device: torch.device, autocast: torch.autocast) -> float:
-    """Return the mean loss over the validation text, of which each rank has read its own part.
-
-    Takes the model without DDP: the ranks' parts need not be of equal length.
-    """
+    """Return the mean loss over the validation text, of which each rank reads its own part."""
     model.eval()
     total = torch.zeros(2, device=device)
     for tokens, targets in loader:
@@ -156,7 +153,8 @@ def main() -> None:
     train, held_out, vocab = read_text(args.seq)
     sampler = DistributedSampler(train, world, rank, seed=args.seed)
     loader = DataLoader(train, args.batch_size, sampler=sampler, drop_last=True)
-    held_out_loader = DataLoader(Subset(held_out, range(rank, len(held_out), world)), args.batch_size)
+    even = len(held_out) // world * world  # all ranks evaluate as many batches, as sharded models need it
+    held_out_loader = DataLoader(Subset(held_out, range(rank, even, world)), args.batch_size)
 
     model = GPT(vocab, args.seq, args.layers, args.hidden, args.heads).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), args.lr)
@@ -186,11 +184,13 @@ def main() -> None:
             continue
         train_loss = mean_over_ranks(torch.stack([loss.detach(), torch.ones_like(loss)]))
         held_out_loss = evaluate(model, held_out_loader, device, autocast)
+        # On every rank: where the model is sharded, all of them must take part in gathering its state.
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": done} if args.out else {}
         if rank == 0:
             seconds = time.perf_counter() - began
             print(f"step {done}: loss {train_loss:.3f}, held out {held_out_loss:.3f}, {seconds:.1f} s", flush=True)
             if args.out:
-                save(args.out, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": done})
+                save(args.out, state)
     if distributed:
         dist.destroy_process_group()
 

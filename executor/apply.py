@@ -13,7 +13,7 @@ from advisor.executor.console import say
 from advisor.executor.exit_status import script_exit
 from advisor.executor.fault import fault_of
 from advisor.executor.folder import RunFolder, choose_folder, write_whole
-from advisor.executor.launch import Launch, plan_launch
+from advisor.executor.launch import Launch, plan_launch, sees_one_gpu
 from advisor.executor.leftovers import leftovers, mark_alive, unmark_alive
 from advisor.executor.process import run
 from advisor.executor.records import RankRecord, read_ranks
@@ -31,8 +31,10 @@ def dry_run(
     plan: Plan, script: str, arguments: Sequence[str], *, run_dir: Path | None = None, machine: Machine | None = None
 ) -> Launch:
     """Return what `apply` would start; refuse what it would refuse."""
-    refuse(plan, read_script(script))
-    return plan_launch(plan, script, arguments, choose_folder(run_dir, script, _now()), machine=machine)
+    facts = read_script(script)
+    refuse(plan, facts)
+    folder = choose_folder(run_dir, script, _now())
+    return plan_launch(plan, script, arguments, folder, machine=machine, facts=facts)
 
 
 def apply(
@@ -51,12 +53,16 @@ def apply(
     script can't be run as planned, and if torchrun ends before any process has started. Ranks that wait for one
     another for `hang_timeout` seconds are stopped; 0 lets them wait.
     """
-    refuse(plan, read_script(script))
+    facts = read_script(script)
+    refuse(plan, facts)
     started = _now()
     folder = choose_folder(run_dir, script, started)
-    launch = plan_launch(plan, script, arguments, folder, machine=machine)
+    launch = plan_launch(plan, script, arguments, folder, machine=machine, facts=facts)
     for line in leftovers(folder.path.absolute().parent):
         say(line)
+    if facts.first_gpu is not None and sees_one_gpu(plan, facts):
+        where = f"{facts.first_gpu.file}, line {facts.first_gpu.line}"
+        say(f"each rank sees its own GPU alone, as cuda:0, since the script takes the first GPU ({where})")
     folder.create()
     _begin(folder, plan)
     clock = time.monotonic()
@@ -89,6 +95,7 @@ def apply(
         errors=report.compare(predicted, step, ranks),
         ranks=ranks,
         changes=report.changes(plan, records),
+        became=report.became(records),
         unknown=(*report.unknowns(ranks, records), *map(_cut, ended.cut_logs.items())),
     )
     try:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.executor.folder import RunFolder
+from advisor.executor.libraries import library_environment
+from advisor.executor.script import ScriptFacts
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine, Value
 from advisor.rules.plan import Plan
@@ -36,6 +38,7 @@ def plan_launch(
     folder: RunFolder,
     *,
     machine: Machine | None = None,
+    facts: ScriptFacts | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Launch:
     """Build the torchrun command for a plan on one host.
@@ -48,7 +51,10 @@ def plan_launch(
     options.append(f"--log-dir={folder.logs.absolute() / 'torchrun'}")
     if launcher.numa_binding is not None and launcher.device == "cuda":  # without CUDA torchrun aborts
         options.append(f"--numa-binding={launcher.numa_binding}")
+    if facts is not None and sees_one_gpu(plan, facts):
+        options.append("--virtual-local-rank")
     environment = {"ADVISOR_PLAN": str(folder.plan.absolute())} | _visible_devices(plan, machine)
+    environment |= library_environment(plan, "unknown" if facts is None else facts.kind)
     if launcher.threads_per_rank is not None and "OMP_NUM_THREADS" not in environ:
         environment["OMP_NUM_THREADS"] = str(launcher.threads_per_rank)
     if "NCCL_DEBUG" in plan.env and "NCCL_DEBUG_FILE" not in environ:
@@ -59,6 +65,11 @@ def plan_launch(
         environment=environment | plan.env,
         unset=tuple(sorted(name for name in environ if name.startswith("PET_"))),  # torchrun's options by another way
     )
+
+
+def sees_one_gpu(plan: Plan, facts: ScriptFacts) -> bool:
+    """Say whether each rank is shown its own GPU alone, as cuda:0: the script would put all ranks on the first."""
+    return facts.first_gpu is not None and plan.launcher.device == "cuda" and plan.ranks > 1
 
 
 def _visible_devices(plan: Plan, machine: Machine | None) -> dict[str, str]:

@@ -28,6 +28,14 @@ class Ddp(Row, frozen=True, kw_only=True, tag="ddp"):
     kept: dict[str, Any]
 
 
+class Library(Row, frozen=True, kw_only=True, tag="library"):
+    """What the plan asks of a library that distributes the model, and what its live objects said they became."""
+
+    name: str  # and version
+    wanted: dict[str, Any]
+    became: dict[str, Any]  # with the same keys
+
+
 class Model(Row, frozen=True, kw_only=True, tag="model"):
     """The model that the first DistributedDataParallel holds, and the batch of its first step."""
 
@@ -74,6 +82,7 @@ class RankRecord(Value, frozen=True, kw_only=True):
     steps: tuple[tuple[float, float | None], ...] = ()  # seconds by wall clock and by device, from step 1 on
     memory: Memory | None = None
     ddp: tuple[Ddp, ...] = ()
+    libraries: tuple[Library, ...] = ()
     model: Model | None = None
     failed: Failed | None = None
     exit_code: int | None = None  # None: ended by a signal, by os._exit or not at all
@@ -81,7 +90,7 @@ class RankRecord(Value, frozen=True, kw_only=True):
 
 LONGEST_END = 200  # bytes of an End
 
-_decoder = msgspec.json.Decoder(Start | Ddp | Model | Steps | Memory | Failed | End)
+_decoder = msgspec.json.Decoder(Start | Ddp | Library | Model | Steps | Memory | Failed | End)
 
 
 def read_ranks(folder: Path) -> tuple[RankRecord, ...]:
@@ -103,6 +112,7 @@ def read_rank(path: Path) -> RankRecord:
         steps=tuple(steps),
         memory=memory[-1] if memory else None,
         ddp=tuple(row for row in rows if isinstance(row, Ddp)),
+        libraries=tuple(row for row in rows if isinstance(row, Library)),
         model=next((row for row in rows if isinstance(row, Model)), None),
         failed=next((row for row in rows if isinstance(row, Failed)), None),
         exit_code=ends[-1].exit_code if ends else None,

@@ -17,6 +17,12 @@ ON_ALL_RANKS = """call it on every rank, and let rank 0 write the file:
         torch.save(state, path)
 or type --only ddp for a plan that does not shard"""
 SHARDED = ("fsdp", "hsdp")
+WRAPS = (
+    "ddp",
+    "accelerate",
+    "trainer",
+    "lightning",
+)  # the script, or the library it uses, calls DistributedDataParallel
 
 
 def refuse(plan: Plan, facts: ScriptFacts) -> None:
@@ -68,14 +74,19 @@ def _refuse_script(plan: Plan, facts: ScriptFacts) -> None:
     if facts.kind == "spawn":
         hint = "start one process per GPU outside: call its worker with int(os.environ['LOCAL_RANK']), or use --gpus 1"
         raise AdvisorError(f"{path} starts its own processes{line}, {plan.ranks} times that would be too many", hint)
-    if facts.kind == "deepspeed" or (facts.kind == "fsdp" and plan.strategy not in SHARDED):
+    if facts.kind == "deepspeed" and plan.strategy == "hsdp":
+        what = (
+            f"{path} trains with DeepSpeed{line}, which shards over all ranks, not within groups of {plan.shard_size}"
+        )
+        raise AdvisorError(what, "type --only ddp,fsdp for a plan that it can run")
+    if facts.kind == "fsdp" and plan.strategy not in SHARDED:
         what = f"{path} shards its model by itself{line}; the plan is for DDP, so its predictions would not hold"
         raise AdvisorError(what, "run it with torchrun, or wrap the model with DistributedDataParallel")
 
 
 def _refuse_without_wrap(plan: Plan, facts: ScriptFacts) -> None:
     """Refuse what is done to the model when it is wrapped, where no call is seen that we could do it at."""
-    steered = ("ddp", "fsdp") if plan.strategy in SHARDED else ("ddp",)
+    steered = (*WRAPS, "deepspeed", "fsdp") if plan.strategy in SHARDED else (*WRAPS, "deepspeed")
     wanted = {
         f'strategy="{plan.strategy}"': plan.strategy in SHARDED,
         f'activation_checkpointing="{plan.activation_checkpointing}"': plan.activation_checkpointing != "none",

@@ -12,7 +12,8 @@ from advisor.executor.records import Memory, RankRecord
 from advisor.rules.machine import Unknown, Value
 from advisor.rules.plan import Plan, Predicted
 
-# Step 0 has no measured start; DDP rebuilds its buckets in step 1, with `static_graph` in step 2.
+# Step 0 has no measured start; DDP rebuilds its buckets in step 1. A plan's `static_graph` does in steps 3 and 5 again,
+# which a median bears.
 WARM_UP_STEPS = 3
 
 
@@ -48,6 +49,16 @@ class Change(Value, frozen=True, kw_only=True):
     used: str  # "plan" | "script"
 
 
+class Became(Value, frozen=True, kw_only=True):
+    """One thing that the plan asks of a library such as accelerate, and what its live objects said it is."""
+
+    library: str  # and version
+    what: str
+    wanted: object
+    became: object
+    ranks: tuple[int, ...]
+
+
 class Errors(Value, frozen=True, kw_only=True):
     """Predicted minus measured, in per cent of measured; None where one of them is missing."""
 
@@ -75,6 +86,7 @@ class Run(Value, frozen=True, kw_only=True):
     errors: Errors
     ranks: tuple[RankRun, ...]
     changes: tuple[Change, ...] = ()
+    became: tuple[Became, ...] = ()
     unknown: tuple[Unknown, ...] = ()
 
 
@@ -136,6 +148,20 @@ def changes(plan: Plan, records: Iterable[RankRecord]) -> tuple[Change, ...]:
             for name, value in ddp.kept.items():
                 found.append(Change(argument=name, script=value, plan=planned.get(name), used="script"))
     return tuple(change for i, change in enumerate(found) if change not in found[:i])
+
+
+def became(records: Iterable[RankRecord]) -> tuple[Became, ...]:
+    """List what the libraries became on which ranks."""
+    found: dict[tuple[str, str, str, str], Became] = {}
+    for record in records:
+        for library in record.libraries:
+            for what, value in library.became.items():
+                wanted = library.wanted.get(what)
+                key = (library.name, what, repr(wanted), repr(value))
+                one = found.get(key) or Became(library=library.name, what=what, wanted=wanted, became=value, ranks=())
+                if record.rank not in one.ranks:
+                    found[key] = msgspec.structs.replace(one, ranks=(*one.ranks, record.rank))
+    return tuple(found.values())
 
 
 def unknowns(ranks: Sequence[RankRun], records: Sequence[RankRecord]) -> tuple[Unknown, ...]:

@@ -1,6 +1,7 @@
 """What a training script is, read from its source and that of the modules beside it; nothing is executed."""
 
 import ast
+import fnmatch
 import functools
 import os
 import warnings
@@ -8,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from advisor.executor.fixed_device import chooses_gpu, first_gpu
 from advisor.executor.rank_zero import lone_states
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Value
@@ -22,12 +24,16 @@ PROCESS_GROUP = (
     "torch.distributed.device_mesh.init_device_mesh",
 )
 SPAWN = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes", "torch.multiprocessing.spawn.spawn")
+LIGHTNING = (
+    *("lightning.*Trainer", "pytorch_lightning.*Trainer", "lightning.*LightningCLI", "pytorch_lightning.*LightningCLI"),
+    *("lightning.*Fabric", "lightning_fabric.*Fabric"),
+)
 # Who distributes the model, the most telling first. A script that offers DDP beside FSDP can run a plan for DDP.
 LIBRARIES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     ("deepspeed", ("deepspeed.initialize",)),
-    ("lightning", ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer", "lightning.Fabric")),
+    ("lightning", LIGHTNING),
     ("accelerate", ("accelerate.Accelerator",)),
-    ("trainer", ("transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer", "trl.DPOTrainer")),
+    ("trainer", ("transformers.*Trainer", "trl.*Trainer")),
     ("ddp", DDP),
     ("fsdp", ("torch.distributed.fsdp.fully_shard", "torch.distributed.fsdp.FullyShardedDataParallel")),
 )
@@ -46,7 +52,8 @@ class ScriptFacts(Value, frozen=True, kw_only=True):
     """Places may lie in modules of the script's own.
 
     `process_group` and `wrap` say where the script starts one and wraps its model, `joins` where it trains on uneven
-    inputs, `lone_state` where rank 0 alone takes the state of the model or of an optimizer.
+    inputs, `lone_state` where rank 0 alone takes the state of the model or of an optimizer, `first_gpu` where each rank
+    would take the first GPU that it sees.
     """
 
     path: str
@@ -55,6 +62,7 @@ class ScriptFacts(Value, frozen=True, kw_only=True):
     wrap: Place | None = None
     joins: Place | None = None
     lone_state: Place | None = None
+    first_gpu: Place | None = None
     syntax_error: str | None = None
 
 
@@ -67,7 +75,7 @@ def read_script(script: str | os.PathLike[str]) -> ScriptFacts:
         line = error.lineno if isinstance(error, SyntaxError) else None
         where = "" if line is None else f"line {line}: "
         return ScriptFacts(path=str(script), kind="unknown", syntax_error=f"{where}{error.args[0]}")
-    uses, words, lone = _gather(path, tree)
+    uses, words, lone, gpu = _gather(path, tree)
     group = _first(uses, PROCESS_GROUP)
     kind = next((kind for kind, names in LIBRARIES if _first(uses, names)), None)
     wrap = next((_first(uses, names) for library, names in LIBRARIES if library == kind), None)
@@ -79,7 +87,13 @@ def read_script(script: str | os.PathLike[str]) -> ScriptFacts:
     if spawn is not None and not knows_ranks and kind in ("ddp", "fsdp", "unknown"):
         kind, wrap = "spawn", spawn
     return ScriptFacts(
-        path=str(script), kind=kind, process_group=group, wrap=wrap, joins=uses.get(JOIN), lone_state=lone
+        path=str(script),
+        kind=kind,
+        process_group=group,
+        wrap=wrap,
+        joins=uses.get(JOIN),
+        lone_state=lone,
+        first_gpu=gpu if kind in ("ddp", "fsdp") else None,  # libraries choose the GPU themselves
     )
 
 
@@ -103,19 +117,28 @@ def _parse(source: bytes, path: Path) -> ast.Module:
         return ast.parse(source, str(path))
 
 
-def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str], Place | None]:
-    """Collect the full names that the script and its own modules use, their string constants, and a state of rank 0."""
+def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str], Place | None, Place | None]:
+    """Collect the full names that the script and its own modules use, and their string constants.
+
+    Then where rank 0 alone takes a state, and where each rank takes the first GPU.
+    """
     uses: dict[str, Place] = {}
     words: set[str] = set()
     lone: Place | None = None
+    gpu: Place | None = None
+    chosen = False
     waiting = [(script, tree)]
     seen = {script}
     while waiting:
         path, module = waiting.pop(0)
         names = dict(_imports(module))
-        states = lone_states(module, functools.partial(_full_name, names=names), DDP)
+        full_name = functools.partial(_full_name, names=names)
+        states = lone_states(module, full_name, DDP)
         if states and lone is None:
             lone = Place(file=str(path), line=states[0])
+        chosen = chosen or chooses_gpu(module, full_name)
+        if gpu is None and (line := first_gpu(module, full_name)) is not None:
+            gpu = Place(file=str(path), line=line)
         for name, line in _uses(module, names):
             uses.setdefault(name, Place(file=str(path), line=line))
         words.update(n.value for n in ast.walk(module) if isinstance(n, ast.Constant) and isinstance(n.value, str))
@@ -126,7 +149,7 @@ def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str],
                     waiting.append((own, _parse(own.read_bytes(), own)))
                 except (OSError, SyntaxError, ValueError, RecursionError):
                     continue
-    return uses, words, lone
+    return uses, words, lone, None if chosen else gpu
 
 
 def _imports(module: ast.Module) -> Iterator[tuple[str, str]]:
@@ -202,4 +225,6 @@ def _has_own_loop(uses: Mapping[str, Place]) -> bool:
 
 
 def _first(uses: Mapping[str, Place], names: tuple[str, ...]) -> Place | None:
-    return next((uses[name] for name in names if name in uses), None)
+    """Return the first place at which one of the names is used; a name may hold a star."""
+    found = (name for pattern in names for name in uses if name == pattern or fnmatch.fnmatchcase(name, pattern))
+    return next((uses[name] for name in found), None)

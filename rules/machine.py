@@ -88,6 +88,8 @@ class Gpu(Value, frozen=True, kw_only=True):
     throttle: tuple[str, ...] | None = None  # why the clocks are held down now, () for no reason
     processes: tuple[Process, ...] | None = None
     fabric_state: str | None = None  # of the NVSwitch fabric manager: completed, in progress, not started
+    utilization: float | None = None  # share of the last second in which a kernel ran, 0 to 1, at the time of the probe
+    compute_mode: str | None = None  # Default, Exclusive_Process, Prohibited
 
 
 class Nic(Value, frozen=True, kw_only=True):
@@ -97,6 +99,38 @@ class Nic(Value, frozen=True, kw_only=True):
     bandwidth: float | None = None  # bytes per second, one direction
     numa: int | None = None
     bus_id: str | None = None  # as the kernel writes it, 0000:3b:00.0
+    state: Literal["active", "down"] | None = None  # of its port
+
+
+class Interface(Value, frozen=True, kw_only=True):
+    """A network interface of the host, as `ip address` lists it."""
+
+    name: str
+    kind: Literal["ethernet", "infiniband", "loopback", "bridge", "tunnel", "virtual"] | None = None
+    up: bool | None = None
+    addresses: tuple[str, ...] = ()  # with the length of the network, 10.0.0.5/24
+    bandwidth: float | None = None  # bytes per second, one direction
+    default_route: bool | None = None
+
+
+class NcclLog(Value, frozen=True, kw_only=True):
+    """What a run with NCCL_DEBUG printed."""
+
+    version: str | None = None
+    interface: str | None = None  # that the bootstrap uses
+    network: str | None = None  # IB, Socket, AWS Libfabric: between hosts
+    transports: dict[str, int] = {}  # "P2P/CUMEM", "SHM/direct", "NET/Socket": how many channels go that way
+    variables: dict[str, str] = {}  # that it says were set
+    warnings: tuple[str, ...] = ()  # texts of the WARN lines, each once
+    complete: bool | None = None  # it says "Init COMPLETE"
+
+
+class SharedSegment(Value, frozen=True, kw_only=True):
+    """A file in /dev/shm that NCCL or torch made."""
+
+    name: str
+    size: int  # bytes
+    open: bool | None = None  # by any process
 
 
 class Link(Value, frozen=True, kw_only=True):
@@ -169,7 +203,15 @@ class Host(Value, frozen=True, kw_only=True):
     memory: int | None = None  # bytes; the cgroup's limit where that is lower
     memory_available: int | None = None  # bytes, at the time of the probe
     shm: int | None = None  # bytes, size of /dev/shm
+    shm_free: int | None = None  # bytes
     memlock: int | None = None  # bytes; -1 is no limit
+    stack: int | None = None  # bytes, as `ulimit -s` limits it; -1 is no limit
+    open_files: int | None = None  # as `ulimit -n` limits them
+    cpu_quota: float | None = None  # processors' worth of time that the cgroup grants; None: no limit, or not known
+    container: bool | None = None
+    kernel_command_line: str | None = None
+    iommu: Literal["off", "passthrough", "translating"] | None = None
+    acs: bool | None = None  # PCIe switches or ports above GPUs send peer-to-peer traffic up to the root
     virtual: bool | None = None  # a virtual machine
 
 
@@ -180,6 +222,8 @@ class Software(Value, frozen=True, kw_only=True):
     nccl: str | None = None
     driver: str | None = None
     cuda_driver: str | None = None  # the newest CUDA version the driver can run
+    fabric_manager: Literal["active", "inactive", "absent"] | None = None
+    mps: bool | None = None  # CUDA's multi-process service runs
 
 
 class Price(Value, frozen=True, kw_only=True):
@@ -215,6 +259,10 @@ class Machine(Value, frozen=True, kw_only=True):
     pci: tuple[PciNode, ...] = ()
     numa_nodes: tuple[NumaNode, ...] = ()
     nccl_graphs: tuple[NcclGraph, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    nccl_log: NcclLog | None = None
+    kernel_log: tuple[str, ...] = ()  # lines of dmesg on GPUs, PCIe, the IOMMU and killed processes
+    shared_segments: tuple[SharedSegment, ...] = ()
     host: Host = Host()
     software: Software = Software()
     unknown: tuple[Unknown, ...] = ()

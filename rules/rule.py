@@ -7,16 +7,21 @@ from typing import NamedTuple
 from advisor.rules.job import Job
 from advisor.rules.machine import Machine, Value
 from advisor.rules.plan import Candidate, Finding, Plan, Predicted, Severity
+from advisor.rules.script import Script
 
 
 class Case(Value, frozen=True, kw_only=True):
-    """What rules judge. Without `job` it is a machine alone; `plan` is the best that was found, if any fits."""
+    """What rules judge. Without `job` it is a machine alone; `plan` is the best that was found, if any fits.
+
+    `candidates` are all that were priced, `script` what is to be run, where that is known.
+    """
 
     machine: Machine
     job: Job | None = None
     plan: Plan | None = None
     predicted: Predicted | None = None
     candidates: tuple[Candidate, ...] = ()
+    script: Script | None = None
 
 
 Check = Callable[[Case], Iterator[Finding]]

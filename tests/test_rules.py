@@ -2,9 +2,11 @@
 
 import re
 import tomllib
+import typing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -12,10 +14,12 @@ from advisor.probe.load import load_machine
 from advisor.rules import catalog
 from advisor.rules.catalog import RULES
 from advisor.rules.job import Job, assume_architecture
-from advisor.rules.machine import Machine
+from advisor.rules.machine import Machine, Value
 from advisor.rules.plan import Finding
 from advisor.rules.recommend import recommend
 from advisor.rules.rule import Case, Rule, run_rules
+from advisor.rules.script import Script
+from advisor.rules.script_plan import script_plan
 
 ROOT = Path(__file__).parents[1]
 CASES = sorted((ROOT / "fixtures" / "rules").glob("*/*.toml"))
@@ -28,27 +32,41 @@ def machine_of(case: dict[str, Any]) -> Machine:
     machine = load_machine(
         *(str(file) if file.exists() else source for source, file in zip(sources, stored, strict=True))
     )
-    return replace(machine, environment=case.get("environment", {}))
+    facts = dict(case.get("facts", {}))
+    of_each_gpu = facts.pop("gpu", {})
+    gpus = tuple(changed(gpu, of_each_gpu) for gpu in machine.gpus)
+    return changed(replace(machine, environment=case.get("environment", {}), gpus=gpus), facts)
+
+
+def changed(value: Any, facts: dict[str, Any]) -> Any:
+    """Return a value with some of its fields set from TOML; those of a nested value one by one."""
+    hints = typing.get_type_hints(type(value))
+    fields = {}
+    for name, fact in facts.items():
+        now = getattr(value, name)
+        nested = isinstance(now, Value) and isinstance(fact, dict)
+        fields[name] = changed(now, fact) if nested else msgspec.convert(fact, hints[name])
+    return replace(value, **fields)
 
 
 def job_of(given: dict[str, Any]) -> Job:
     architecture, seq = assume_architecture(given["params"])
-    sizes = {name: given[name] for name in ("layers", "hidden", "vocab") if name in given}
+    of_architecture = {name: given[name] for name in given if name in architecture.__struct_fields__}
     params = int(given["params"])
-    return Job(
-        params=params,
-        trainable_params=params,
-        architecture=replace(architecture, **sizes),
-        seq=seq,
-        global_batch=given["global_batch"],
+    usual = {"params": params, "trainable_params": params, "seq": seq}
+    of_job = {name: given[name] for name in given if name in Job.__struct_fields__}
+    return msgspec.convert(
+        usual | of_job | {"params": params, "architecture": replace(architecture, **of_architecture)}, Job
     )
 
 
 def findings_of(case: dict[str, Any]) -> tuple[Finding, ...]:
     machine = machine_of(case)
     if "job" in case:
-        return recommend(job_of(case["job"]), machine).findings
-    return run_rules(RULES, Case(machine=machine))
+        return recommend(job_of(case["job"]), machine, only=case.get("only", ())).findings
+    script = msgspec.convert(case["script"], Script) if "script" in case else None
+    plan = script_plan(machine) if script else None
+    return run_rules(RULES, Case(machine=machine, plan=plan, script=script))
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from advisor.executor.fault import Fault
 from advisor.executor.launch import Launch
-from advisor.executor.report import Change, RankRun, Run, StepTime
+from advisor.executor.report import Became, Change, RankRun, Run, StepTime
 from advisor.report.layout import (
     Column,
     Command,
@@ -40,6 +40,7 @@ def run_report(run: Run) -> RenderableType:
         _compared(run),
         _ranks(run.ranks),
         _changes(run.changes),
+        *_libraries(run.became),
         section("Not known", labelled([(unknown.what, unknown.why) for unknown in run.unknown]))
         if run.unknown
         else None,
@@ -160,10 +161,26 @@ def _changes(changes: Sequence[Change]) -> RenderableType | None:
     if not changes:
         return None
     rows = [(change.argument, _change(change)) for change in changes]
-    return section("DistributedDataParallel, script and plan", labelled(rows))
+    return section("Script and plan", labelled(rows))
+
+
+def _libraries(became: Sequence[Became]) -> Iterator[RenderableType]:
+    """Say what each library became under the plan, asked of its live objects."""
+    for name in dict.fromkeys(one.library for one in became):
+        rows = [(one.what, _became(one)) for one in became if one.library == name]
+        yield section(f"{name}, as its live objects say", labelled(rows))
+
+
+def _became(one: Became) -> str:
+    where = "" if one.ranks == (0,) else f" on {plural(len(one.ranks), 'rank')}"
+    if one.became == one.wanted:
+        return f"{_value(one.became)}, as planned"
+    return f"{_value(one.became)}{where}, where the plan has {_value(one.wanted)}"
 
 
 def _change(change: Change) -> str:
+    if change.script is None and change.used == "plan":
+        return f"{_value(change.plan)}, from the plan; the script leaves it open"
     script = "not set in the script" if change.script is None else f"{_value(change.script)} in the script"
     plan = "not set in the plan" if change.plan is None else f"{_value(change.plan)} in the plan"
     return f"{plan}, {script}: the {change.used}'s was used"

@@ -30,7 +30,7 @@ def load(name: str) -> Any:
 
 def redirect(outputs: list[dict[str, str]]) -> None:
     """Send this rank's streams to where the launcher reads and logs them."""
-    for stream, path in outputs[int(os.environ["LOCAL_RANK"])].items():
+    for stream, path in outputs[int(os.environ["RANK"])].items():
         # A session leader that opens a terminal without O_NOCTTY is given it as controlling terminal.
         file = os.open(path, os.O_WRONLY | os.O_NOCTTY)
         os.dup2(file, int(stream))

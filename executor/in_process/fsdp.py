@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ def steer_fully_shard(plan: dict[str, Any], note: Callable[..., None], fsdp: Any
 
     @functools.wraps(original)
     def fully_shard(*args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+            return original(*args, **kwargs)  # accelerate has the plan from its own settings
         try:
             call = signature.bind(*args, **kwargs)
         except TypeError:
@@ -43,7 +46,7 @@ def settle_fully_shard(arguments: dict[str, Any], plan: dict[str, Any], meshes: 
             meshes["hsdp"] = sharded.mesh(plan, sharded.device_type(first), dist.group.WORLD)
         wanted["mesh"] = meshes["hsdp"]
     given = {name: value for name, value in wanted.items() if arguments.get(name) is None}
-    kept = {name: str(arguments[name]) for name in wanted if name not in given}
+    kept = {name: str(arguments[name]) for name in wanted if arguments.get(name) not in (None, wanted[name])}
     if "mesh" in arguments and plan["strategy"] == "hsdp" and arguments["mesh"] is not None:
         kept["mesh"] = str(arguments["mesh"])
     arguments.update(given)

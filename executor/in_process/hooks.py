@@ -6,6 +6,7 @@ So a script without torch starts as fast as ever. What the changes are lies in t
 import contextlib
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -34,7 +35,22 @@ def install(plan: dict[str, Any], recorder: Any) -> None:
 def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act]]:
     """Name the modules of torch that the plan changes, and how."""
     with importing_ours():
-        from advisor.executor.in_process import blocks, ddp, fsdp, micro_batches, offload, sharded, static_graph
+        from advisor.executor.in_process import (
+            blocks,
+            ddp,
+            fsdp,
+            micro_batches,
+            offload,
+            on_accelerate,
+            on_deepspeed,
+            on_lightning,
+            sharded,
+            static_graph,
+        )
+    for library in (on_accelerate, on_lightning):
+        yield from library.acts(plan, recorder.note, failing_open)
+    look_at = functools.partial(observe, recorder, None)
+    yield "deepspeed", functools.partial(on_deepspeed.steer, plan, recorder, failing_open, look_at)
     asked = None
     if plan.get("accumulation", 1) > 1:
         asked = micro_batches.MicroBatches(plan)
@@ -45,6 +61,7 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
     if plan["strategy"] in ("fsdp", "hsdp"):
         sharding = sharded.Sharding(plan, recorder.note)
         look = functools.partial(observe, recorder, asked)
+        yield "accelerate.accelerator", functools.partial(on_accelerate.observe_sharded, look)
         yield "torch.nn.parallel.distributed", functools.partial(sharded.steer, sharding, look)
         fully_shard = functools.partial(fsdp.steer_fully_shard, plan, recorder.note)
         yield "torch.distributed.fsdp._fully_shard._fully_shard", fully_shard
@@ -219,9 +236,11 @@ def observe_model(model: Any, note: Callable[..., None]) -> Callable[[], None]:
     @failing_open
     def finish() -> None:
         handle.remove()
-        parameters = dict(model.module.named_parameters())
-        trainable = sum(parameter.numel() for parameter in parameters.values() if parameter.requires_grad)
-        shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
+        replica = isinstance(model, torch.nn.parallel.DistributedDataParallel)
+        parameters = dict((model.module if replica else model).named_parameters())
+        # DeepSpeed keeps the shape of a weight beside the part that this rank has.
+        shapes = {name: list(getattr(one, "ds_shape", one.shape)) for name, one in parameters.items()}
+        trainable = sum(math.prod(shapes[name]) for name, one in parameters.items() if one.requires_grad)
         note("model", parameters=shapes, trainable=trainable, **seen)
 
     return finish

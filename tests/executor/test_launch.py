@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.executor.apply import dry_run
 from advisor.executor.folder import RunFolder
 from advisor.executor.launch import WORKER, Launch, plan_launch
+from advisor.executor.script import Place, ScriptFacts
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Gpu, Machine
 from advisor.rules.plan import Launcher, Plan
 
 
-def launch(
-    plan: Plan, *arguments: str, environ: dict[str, str] | None = None, machine: Machine | None = None
-) -> Launch:
-    return plan_launch(plan, "train.py", arguments, RunFolder(Path("/runs/1")), machine=machine, environ=environ or {})
+def launch(plan: Plan, *arguments: str, environ: dict[str, str] | None = None, **known: Any) -> Launch:
+    return plan_launch(plan, "train.py", arguments, RunFolder(Path("/runs/1")), environ=environ or {}, **known)
 
 
 def gpu_plan(scripts: Any, **launcher: Any) -> Plan:
@@ -122,3 +122,20 @@ def test_one_process_may_run_any_script(scripts: Any, tmp_path: Path, source: st
     script = tmp_path / "train.py"
     script.write_text(source)
     assert dry_run(scripts.plan(), str(script), []).argv[-1] == str(script)
+
+
+def test_ranks_that_would_share_the_first_gpu_see_one_each(scripts: Any) -> None:
+    facts = ScriptFacts(path="train.py", kind="ddp", first_gpu=Place(file="train.py", line=3))
+    assert "--virtual-local-rank" in launch(gpu_plan(scripts), facts=facts).argv
+    assert "--virtual-local-rank" not in launch(scripts.plan(ranks=2), facts=facts).argv  # on CPUs
+    assert "--virtual-local-rank" not in launch(gpu_plan(scripts), facts=replace(facts, first_gpu=None)).argv
+
+
+def test_accelerate_and_trainer_are_told_the_plan_by_their_own_variables(scripts: Any) -> None:
+    plan = scripts.plan(4, strategy="hsdp", shard_size=2, activation_checkpointing="full")
+    for kind in ("accelerate", "trainer"):
+        told = launch(plan, facts=ScriptFacts(path="train.py", kind=kind)).environment
+        assert told["ACCELERATE_USE_FSDP"] == told["FSDP_ACTIVATION_CHECKPOINTING"] == "true"
+        assert told["PARALLELISM_CONFIG_DP_REPLICATE_SIZE"] == told["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == "2"
+    told = launch(gpu_plan(scripts), facts=ScriptFacts(path="train.py", kind="accelerate")).environment
+    assert not [name for name in told if name.startswith(("ACCELERATE", "FSDP", "PARALLELISM"))]

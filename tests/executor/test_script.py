@@ -37,7 +37,11 @@ GROUP = "import torch.distributed as dist\ndist.init_process_group()\n"
         pytest.param(GROUP + "from torch.distributed.fsdp import fully_shard\nfully_shard(m)\n", "fsdp", id="fsdp2"),
         pytest.param("from accelerate import Accelerator\nAccelerator()\n" + LOOP, "accelerate", id="accelerate"),
         pytest.param("import lightning as L\nL.Trainer().fit(m)\n", "lightning", id="lightning"),
+        pytest.param("import pytorch_lightning as pl\npl.Trainer().fit(m)\n", "lightning", id="pytorch_lightning"),
+        pytest.param("from lightning.fabric import Fabric\nFabric()\n" + LOOP, "lightning", id="fabric"),
+        pytest.param("from lightning.pytorch.cli import LightningCLI\nLightningCLI(M)\n", "lightning", id="its CLI"),
         pytest.param("from transformers import Trainer\nTrainer(m).train()\n", "trainer", id="trainer"),
+        pytest.param("import trl\ntrl.GRPOTrainer(m).train()\n", "trainer", id="trl"),
         pytest.param("import deepspeed\ndeepspeed.initialize(model=m)\n", "deepspeed", id="deepspeed"),
         pytest.param(
             GROUP + "import torch.multiprocessing as mp\nimport torch\nmp.spawn(f)\n"
@@ -93,3 +97,29 @@ def test_what_is_no_script_is_refused(tmp_path: Path, content: object, words: st
         script.mkdir()
     with pytest.raises(AdvisorError, match=words):
         read_script(script)
+
+
+DDP = GROUP + "import os, torch\nm = torch.nn.parallel.DistributedDataParallel(torch.nn.ReLU())\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        pytest.param("m.to('cuda:0')\n", 5, id="cuda:0"),
+        pytest.param("m.cuda()\n", 5, id="the current GPU"),
+        pytest.param("x = 1\nm.cuda(0)\n", 6, id="by number"),
+        pytest.param("device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n", None, id="not seen"),
+        pytest.param("device = torch.device('cuda')\n", 5, id="device"),
+        pytest.param("torch.cuda.set_device(0)\nm.to('cuda')\n", 6, id="all ranks set the first"),
+        pytest.param("torch.cuda.set_device(dist.get_rank())\nm.cuda()\n", None, id="set by rank"),
+        pytest.param("m.to(f'cuda:{dist.get_rank()}')\n", None, id="rank in the name"),
+        pytest.param("m.cuda(dist.get_rank())\n", None, id="rank as number"),
+        pytest.param("torch.load('x', map_location='cuda:0')\nos.environ['LOCAL_RANK']\n", None, id="knows local rank"),
+        pytest.param("m.to('cpu')\n", None, id="no GPU"),
+    ],
+)
+def test_where_each_rank_takes_the_first_gpu(tmp_path: Path, source: str, line: int | None) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(DDP + source)
+    gpu = read_script(script).first_gpu
+    assert (None if gpu is None else gpu.line) == line
