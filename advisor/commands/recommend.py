@@ -12,6 +12,8 @@ from advisor.rules.machine import Machine
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from advisor.rules.checklist import Checklist
+
 STRATEGIES = ("single", "ddp", "fsdp", "hsdp")
 CPU_RANKS = 2  # processes on a machine without a GPU, as `apply` starts there
 
@@ -26,6 +28,7 @@ def add_recommend(subparsers: "argparse._SubParsersAction[argparse.ArgumentParse
     add_machine(group)
     add_choice(group)
     group.add_argument("--nodes", type=count, metavar="N", help="hosts to use, of several")
+    parser.add_argument("--checklist", action="store_true", help="answer six questions with the plan's numbers instead")
     add_output(parser)
     parser.set_defaults(run=run)
 
@@ -43,11 +46,15 @@ def add_choice(parser: argparse._ActionsContainer) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Recommend a plan for the job that the options describe."""
+    from advisor.rules.checklist import checklist_of
     from advisor.rules.recommend import recommend
 
     machine = with_devices(machine_of(args), args.gpus)
     job, assumptions = job_of(args, machine, (args.gpus or len(machine.gpus)) * (args.nodes or machine.nodes))
     answer = recommend(job, machine, only=args.only, gpus=args.gpus, nodes=args.nodes, assumptions=assumptions)
+
+    if args.checklist:
+        return _checklist(checklist_of(answer, machine))
 
     def report() -> "RenderableType":
         from advisor.report.recommendation import recommendation_report
@@ -60,6 +67,20 @@ def run(args: argparse.Namespace) -> Answer:
         return recommendation_verdict(answer)
 
     return Answer(0 if answer.plan else 1, answer, report, verdict)
+
+
+def _checklist(checklist: "Checklist") -> Answer:
+    def report() -> "RenderableType":
+        from advisor.report.checklist import checklist_report
+
+        return checklist_report(checklist)
+
+    def verdict() -> "RenderableType":
+        from advisor.report.checklist import checklist_verdict
+
+        return checklist_verdict(checklist)
+
+    return Answer(0, checklist, report, verdict)
 
 
 def with_devices(machine: Machine, ranks: int | None) -> Machine:
