@@ -16,7 +16,7 @@ from advisor.rules.links import ASSUMED_NVLINK_RATE, ASSUMED_PCIE, with_assumed_
 from advisor.rules.machine import Machine
 from advisor.rules.memory import states
 from advisor.rules.plan import Assumption, Candidate, Checkpointing, Finding, Memory, Plan, Recommendation
-from advisor.rules.rule import Case, run_rules
+from advisor.rules.rule import Case, Rule, run_rules
 from advisor.rules.scaling import batch_advice, left_out_for_the_batch, scaling_of
 from advisor.rules.strategies import BUCKET_CAPS_MB, Group, Shape, micro_batches, plans, shapes, useful_groups
 
@@ -37,11 +37,12 @@ def recommend(
     gpus: int | None = None,
     nodes: int | None = None,
     assumptions: Sequence[Assumption] = (),
+    rules: Sequence[Rule] = RULES,
 ) -> Recommendation:
     """Choose a plan for the job on the machine, or say by how much nothing fits and what would.
 
-    `only` keeps the named strategies; `gpus` (per host) and `nodes` fix the group. Raises AdvisorError where the
-    machine lacks what is needed, or no group can split the global batch.
+    `only` keeps the named strategies; `gpus` (per host) and `nodes` fix the group; `rules` judge the plan. Raises
+    AdvisorError where the machine lacks what is needed, or no group can split the global batch.
     """
     check_machine(machine, gpus, nodes)
     machine, guesses = assume_missing(machine)
@@ -61,7 +62,7 @@ def recommend(
         guesses = (*guesses, Assumption(what="host memory", value=value, why="how much the host has is not known"))
     guesses = (*guesses, *left_out_for_the_batch(job, asked_for(machine, gpus, nodes)))
     case = Case(machine=machine, job=job, plan=plan, predicted=predicted, candidates=judged)
-    findings = run_rules(RULES, case)
+    findings = run_rules(rules, case)
     return Recommendation(
         verdict="fits" if chosen else "does-not-fit",
         summary=summary_of(chosen) if chosen else shortfall(job, judged),

@@ -1,15 +1,17 @@
 """The plan for a script whose job nobody described: all GPUs, the script's own batch and precision."""
 
+from collections.abc import Sequence
+
 from advisor.rules.catalog import RULES
 from advisor.rules.machine import Machine
 from advisor.rules.plan import Plan
 from advisor.rules.recommend import check_group, with_environment
-from advisor.rules.rule import Case, run_rules
+from advisor.rules.rule import Case, Rule, run_rules
 from advisor.rules.strategies import Group, launcher_of
 from advisor.rules.subsets import gpu_groups
 
 
-def script_plan(machine: Machine, gpus: int | None = None) -> Plan:
+def script_plan(machine: Machine, gpus: int | None = None, rules: Sequence[Rule] = RULES) -> Plan:
     """Return DDP over all GPUs of one host, or over the best `gpus` of them; one process on one GPU.
 
     Buckets stay as PyTorch has them: without a job there is no timeline to choose a size by.
@@ -21,4 +23,4 @@ def script_plan(machine: Machine, gpus: int | None = None) -> Plan:
     plan = Plan(
         gpus=members, strategy="single" if wanted == 1 else "ddp", launcher=launcher_of(machine, Group(members, 1))
     )
-    return with_environment(plan, run_rules(RULES, Case(machine=machine, plan=plan)))
+    return with_environment(plan, run_rules(rules, Case(machine=machine, plan=plan)))

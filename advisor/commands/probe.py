@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from advisor.answer import Answer
 from advisor.arguments import add_machine, add_output
 from advisor.commands.machine import machine_of
+from advisor.commands.rules import add_rules, rules_of
 from advisor.picture.files import FILES
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def add_probe(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
         allow_abbrev=False,
     )
     add_machine(parser)
+    add_rules(parser)
     add_output(parser, FILES)
     parser.set_defaults(run=run)
 
@@ -34,13 +36,13 @@ def run(args: argparse.Namespace) -> Answer:
 
         return machine_list()
     from advisor.probe.document import ProbeDocument
-    from advisor.rules.catalog import RULES
     from advisor.rules.fabric import fabric_of
     from advisor.rules.rule import Case, run_rules
 
+    rules = rules_of(args)
     machine = machine_of(args)
     fabric = fabric_of(machine)
-    findings = run_rules(RULES, Case(machine=machine))
+    findings = run_rules(rules, Case(machine=machine))
     document = ProbeDocument(machine=machine, fabric=fabric, findings=findings)
 
     def report() -> "RenderableType":

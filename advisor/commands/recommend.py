@@ -7,6 +7,7 @@ from advisor.answer import Answer
 from advisor.arguments import add_machine, add_output, count, one_of
 from advisor.commands.job import add_job, job_of
 from advisor.commands.machine import machine_of
+from advisor.commands.rules import add_only, add_rules, rules_of
 from advisor.rules.machine import Machine
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def add_recommend(subparsers: "argparse._SubParsersAction[argparse.ArgumentParse
     add_machine(group)
     add_choice(group)
     group.add_argument("--nodes", type=count, metavar="N", help="hosts to use, of several")
+    add_rules(parser)
+    add_only(parser)
     parser.add_argument("--checklist", action="store_true", help="answer six questions with the plan's numbers instead")
     add_output(parser)
     parser.set_defaults(run=run)
@@ -49,9 +52,12 @@ def run(args: argparse.Namespace) -> Answer:
     from advisor.rules.checklist import checklist_of
     from advisor.rules.recommend import recommend
 
+    rules = rules_of(args)
     machine = with_devices(machine_of(args), args.gpus)
     job, assumptions = job_of(args, machine, (args.gpus or len(machine.gpus)) * (args.nodes or machine.nodes))
-    answer = recommend(job, machine, only=args.only, gpus=args.gpus, nodes=args.nodes, assumptions=assumptions)
+    answer = recommend(
+        job, machine, only=args.only, gpus=args.gpus, nodes=args.nodes, assumptions=assumptions, rules=rules
+    )
 
     if args.checklist:
         return _checklist(checklist_of(answer, machine))
