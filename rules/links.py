@@ -37,6 +37,8 @@ ASSUMED_PCIE = 15.75e9  # generation 3 x16
 
 WHAT = "link bandwidths"  # of the entry in `Machine.unknown`
 
+BUSY = 0.1  # utilization from which a GPU's link runs at the generation it can; idle ones drop to 1
+
 COPY_EFFICIENCY = 0.87  # of the PCIe rate, by large pinned copies: 55 of 63e9 B/s measured on an H200, both directions
 
 
