@@ -70,7 +70,7 @@ def read_script(script: str | os.PathLike[str]) -> ScriptFacts:
     """Say what kind of training script this is, or raise an AdvisorError if it is no Python file at all."""
     path = Path(script)
     try:
-        tree = _parse(_read_source(path), path)
+        tree = parsed(source_of(path), path)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
         where = "" if line is None else f"line {line}: "
@@ -97,7 +97,7 @@ def read_script(script: str | os.PathLike[str]) -> ScriptFacts:
     )
 
 
-def _read_source(path: Path) -> bytes:
+def source_of(path: Path) -> bytes:
     hint = "give the path of the training script"
     if path.is_dir():
         raise AdvisorError(f"{path} is a folder, not a script", hint)
@@ -111,7 +111,7 @@ def _read_source(path: Path) -> bytes:
     return source
 
 
-def _parse(source: bytes, path: Path) -> ast.Module:
+def parsed(source: bytes, path: Path) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in the user's strings are not ours to report
         return ast.parse(source, str(path))
@@ -127,12 +127,9 @@ def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str],
     lone: Place | None = None
     gpu: Place | None = None
     chosen = False
-    waiting = [(script, tree)]
-    seen = {script}
-    while waiting:
-        path, module = waiting.pop(0)
-        names = dict(_imports(module))
-        full_name = functools.partial(_full_name, names=names)
+    for path, module in own_modules(script, tree):
+        names = dict(imported(module))
+        full_name = functools.partial(spelt_out, names=names)
         states = lone_states(module, full_name, DDP)
         if states and lone is None:
             lone = Place(file=str(path), line=states[0])
@@ -142,17 +139,26 @@ def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str],
         for name, line in _uses(module, names):
             uses.setdefault(name, Place(file=str(path), line=line))
         words.update(n.value for n in ast.walk(module) if isinstance(n, ast.Constant) and isinstance(n.value, str))
-        for own in _own_modules(script.parent, path.parent, module):
-            if own not in seen and len(seen) < MOST_MODULES:
-                seen.add(own)
-                try:
-                    waiting.append((own, _parse(own.read_bytes(), own)))
-                except (OSError, SyntaxError, ValueError, RecursionError):
-                    continue
     return uses, words, lone, None if chosen else gpu
 
 
-def _imports(module: ast.Module) -> Iterator[tuple[str, str]]:
+def own_modules(script: Path, tree: ast.Module) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield the script, then each module of its own that it imports, and those that these import."""
+    waiting = [(script, tree)]
+    seen = {script}
+    while waiting:
+        path, module = waiting.pop(0)
+        yield path, module
+        for own in _own_files(script.parent, path.parent, module):
+            if own not in seen and len(seen) < MOST_MODULES:
+                seen.add(own)
+                try:
+                    waiting.append((own, parsed(own.read_bytes(), own)))
+                except (OSError, SyntaxError, ValueError, RecursionError):
+                    continue
+
+
+def imported(module: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield each name that imports and plain assignments bind, with the full name that it stands for."""
     bound: dict[str, str] = {}
     for node in ast.walk(module):
@@ -166,7 +172,7 @@ def _imports(module: ast.Module) -> Iterator[tuple[str, str]]:
                 bound[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     for node in ast.walk(module):  # DDP = torch.nn.parallel.DistributedDataParallel
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            full = _full_name(node.value, bound)
+            full = spelt_out(node.value, bound)
             if full is not None:
                 bound.setdefault(node.targets[0].id, full)
     yield from bound.items()
@@ -178,7 +184,7 @@ def _uses(module: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[str, i
     nodes = [node for node in ast.walk(module) if isinstance(node, ast.Name | ast.Attribute)]
     mentions = [(node, node.lineno) for node in nodes if isinstance(node.ctx, ast.Load)]
     for node, line in [*calls, *mentions]:
-        full = _full_name(node, names)
+        full = spelt_out(node, names)
         if full is not None:
             yield full, line
         elif isinstance(node, ast.Attribute) and node.attr == "backward":
@@ -189,7 +195,7 @@ def _uses(module: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[str, i
             yield JOIN, target.lineno
 
 
-def _full_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
+def spelt_out(node: ast.expr, names: Mapping[str, str]) -> str | None:
     """Spell out `nn.parallel.DistributedDataParallel` with what `nn` stands for; None unless it was imported."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -200,7 +206,7 @@ def _full_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
     return ".".join([names[node.id], *reversed(parts)])
 
 
-def _own_modules(root: Path, package: Path, module: ast.Module) -> Iterator[Path]:
+def _own_files(root: Path, package: Path, module: ast.Module) -> Iterator[Path]:
     """Yield the files below `root`, the script's folder, that the imports of a module in folder `package` may load."""
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
