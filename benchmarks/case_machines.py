@@ -3,12 +3,15 @@
 import re
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from advisor.probe.load import load_machine
+from advisor.probe.merge import merge
+from advisor.probe.steering import steers
 from advisor.probe.text.readers import machine_from_text
 from advisor.rules.errors import AdvisorError
 from advisor.rules.hardware import GIB, gpu_model
@@ -20,6 +23,7 @@ USUAL_GPUS = {1: 8, 2: 4}  # per host by number of hosts, where a case names non
 SLOW_ETHERNET = 1  # Gb/s, what a case means that calls it slow and gives no rate
 RDMA = {"ib": "{gpus}x200", "efa": "4x100", "roce": "100"}  # where a case gives no rate
 OLD_RDMA = "ib 100"  # the same for hosts of GPUs older than Ampere
+SHOWN_BY = {"driver": "cat /proc/driver/nvidia/version"}  # the command whose answer a label means
 LABEL = 0.08  # how far a driver's figure may lie below the label's GiB
 
 _LABELLED = re.compile(r"(\d+)\s*gi?b\b", re.IGNORECASE)
@@ -43,10 +47,36 @@ def machine_of(hardware: dict[str, Any], inputs: dict[str, Any]) -> tuple[Machin
         memory = int(wanted * GIB)
         assumed.append(Assumption(what="memory", value=memory, why=f"the case says {wanted} GiB of a {name}"))
         machine = replace(machine, gpus=tuple(replace(gpu, memory=memory) for gpu in machine.gpus))
-    variables = {
-        key: value for label, found in inputs.items() if label.startswith("env") for key, value in dict(found).items()
-    }
+    machine = with_inputs(_with_words(machine, hardware), inputs)
+    variables: dict[str, str] = {name: str(value) for name, value in inputs.items() if steers(name)}
+    for label, found in inputs.items():
+        variables |= dict(found) if label.startswith("env") else {}
     return replace(machine, environment=machine.environment | variables), assumed
+
+
+def _with_words(machine: Machine, hardware: dict[str, Any]) -> Machine:
+    """Add what the words say besides: a container, CUDA's multi-process service."""
+    words = str(hardware.get("other", ""))
+    host = replace(machine.host, container=True) if "container" in hardware else machine.host
+    software = replace(machine.software, mps=True) if "MPS" in words else machine.software
+    return replace(machine, host=host, software=software)
+
+
+def with_inputs(machine: Machine, inputs: dict[str, Any]) -> Machine:
+    """Add what the other texts tell, each given as a terminal shows it: its label as the command, then the answer."""
+    parts = []
+    for label, text in inputs.items():
+        command = SHOWN_BY.get(label) or re.sub(r"^node \w+ ", "", label)
+        with suppress(AdvisorError):
+            parts.append(machine_from_text(f"$ {command}\n{text}\n", f"input {label}"))
+    if not parts:
+        return machine
+    told = merge(parts)
+    merged = merge([machine, told])
+    if len(merged.gpus) > len(machine.gpus):  # a text of other GPUs than the case names
+        merged = merge([machine, replace(told, gpus=(), links=(), peer_access=(), distances=())])
+    # what our tables say of the GPU that the words name is no second source
+    return replace(merged, source=machine.source, contradictions=machine.contradictions + told.contradictions)
 
 
 def gpu_name(hardware: dict[str, Any], assumed: list[Assumption]) -> str:
@@ -106,7 +136,9 @@ def _has_gpus(text: str) -> bool:
 def _described(hardware: dict[str, Any], name: str, assumed: list[Assumption]) -> Machine:
     nodes = count_of(hardware.get("nodes"), 1 if "nodes" not in hardware else 2)
     gpus = count_of(hardware.get("gpus_per_node"), USUAL_GPUS.get(nodes, 8))
-    network = network_words(str(hardware.get("inter_link", "")), gpus, name) if nodes > 1 else ""
+    network = (
+        network_words(str(hardware.get("inter_link") or hardware.get("nics", "")), gpus, name) if nodes > 1 else ""
+    )
     ram = hardware.get("host_ram_gib")
     rest = [network, f"{ram}GiB ram" if isinstance(ram, int | float) else ""]
     refused = AdvisorError("no description", "")

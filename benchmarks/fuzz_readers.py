@@ -15,7 +15,7 @@ from advisor.probe.text.readers import machine_from_text
 from advisor.rules.errors import AdvisorError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-FOLDERS = ("topologies", "captures/2xh200")
+FOLDERS = ("topologies", "captures/2xh200", "pastes")
 LONGEST = 4000  # characters of an input; several matrices, or one GPU of `nvidia-smi -q`
 MOST_CHANGES = 8
 SHOWN = 2000  # characters of an input that crashed

@@ -13,6 +13,7 @@ import msgspec
 import psutil
 
 from advisor.executor.folder import RunFolder, write_whole
+from advisor.executor.shared_memory import files_in_use
 from advisor.rules.format import memory, plural
 from advisor.rules.machine import Value
 
@@ -92,22 +93,8 @@ def _segments(start: float, end: float, shared_memory: Path) -> list[Path]:
                 facts = path.stat()
                 if facts.st_uid == os.getuid() and start - SLACK <= facts.st_mtime <= end + SLACK:
                     found.append(path)
-    used = _used(shared_memory) if found else set()
+    used = files_in_use(shared_memory) if found else set()
     return [path for path in found if str(path) not in used]
-
-
-def _used(shared_memory: Path) -> set[str]:
-    """List the files there that any process of ours has mapped or open."""
-    used = set()
-    prefix = f"{shared_memory}/"
-    for process in psutil.process_iter():
-        with suppress(OSError, psutil.Error):
-            for line in Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines():
-                if prefix in line:
-                    used.add(line[line.index(prefix) :].removesuffix(" (deleted)"))
-            for link in Path(f"/proc/{process.pid}/fd").iterdir():
-                used.add(str(link.readlink()))
-    return used
 
 
 def _last_sign(folder: RunFolder) -> float:

@@ -90,6 +90,7 @@ class Gpu(Value, frozen=True, kw_only=True):
     fabric_state: str | None = None  # of the NVSwitch fabric manager: completed, in progress, not started
     utilization: float | None = None  # share of the last second in which a kernel ran, 0 to 1, at the time of the probe
     compute_mode: str | None = None  # Default, Exclusive_Process, Prohibited
+    power: float | None = None  # watts, at the time of the probe
 
 
 class Nic(Value, frozen=True, kw_only=True):
@@ -100,6 +101,7 @@ class Nic(Value, frozen=True, kw_only=True):
     numa: int | None = None
     bus_id: str | None = None  # as the kernel writes it, 0000:3b:00.0
     state: Literal["active", "down"] | None = None  # of its port
+    link_downed: int | None = None  # how often its port lost the link since the counter was set to zero
 
 
 class Interface(Value, frozen=True, kw_only=True):
@@ -119,9 +121,12 @@ class NcclLog(Value, frozen=True, kw_only=True):
     version: str | None = None
     interface: str | None = None  # that the bootstrap uses
     network: str | None = None  # IB, Socket, AWS Libfabric: between hosts
+    provider: str | None = None  # that libfabric selected: efa, tcp
+    devices: tuple[str, ...] | None = None  # that NET/IB or NET/Socket uses: mlx5_0, eth0; () NET/IB found none
     transports: dict[str, int] = {}  # "P2P/CUMEM", "SHM/direct", "NET/Socket": how many channels go that way
     variables: dict[str, str] = {}  # that it says were set
     warnings: tuple[str, ...] = ()  # texts of the WARN lines, each once
+    hosts: tuple[str, ...] = ()  # that printed a warning
     complete: bool | None = None  # it says "Init COMPLETE"
 
 
@@ -210,6 +215,7 @@ class Host(Value, frozen=True, kw_only=True):
     cpu_quota: float | None = None  # processors' worth of time that the cgroup grants; None: no limit, or not known
     container: bool | None = None
     kernel_command_line: str | None = None
+    rdma_devices: bool | None = None  # /dev/infiniband is there: a container may use the RDMA devices
     iommu: Literal["off", "passthrough", "translating"] | None = None
     acs: bool | None = None  # PCIe switches or ports above GPUs send peer-to-peer traffic up to the root
     virtual: bool | None = None  # a virtual machine
@@ -269,6 +275,7 @@ class Machine(Value, frozen=True, kw_only=True):
     nodes: int = 1
     environment: dict[str, str] = {}  # variables that steer NCCL, CUDA and torch, as found
     environment_files: dict[str, str] = {}  # of those, the ones that a file of NCCL sets: name -> file
+    environment_hidden: dict[str, str] = {}  # files of NCCL whose other value is not in effect: name -> file
     contradictions: tuple[Contradiction, ...] = ()
     price: Price | None = None  # of one host; None: not rented, or no list names it
     source: str = LIVE

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from advisor.rules.hardware import gpu_model
-from advisor.rules.machine import Contradiction, Gpu, Link, Machine, Nic, Value
+from advisor.rules.machine import Contradiction, Gpu, Link, Machine, NcclLog, Nic, Value
 
 V = TypeVar("V", bound=Value)
 Note = Callable[[str, object, object], None]  # (what, first value, second value)
 
 # What changes between two looks at one machine.
-VOLATILE = {"memory_used", "memory_available", "throttle", "processes", "generation", "width"}
+VOLATILE = {"memory_used", "memory_available", "shm_free", "throttle", "processes", "generation", "width"}
+VOLATILE |= {"utilization", "power", "state", "link_downed", "up", "addresses", "default_route"}
 IDENTITY = {"id", "index"}
 SAME_SIZE = 0.02  # the share by which two sizes may differ: MiB against bytes, with and without what the driver keeps
 
@@ -27,8 +28,28 @@ def merge(machines: Sequence[Machine]) -> Machine:
     """Merge sources of one machine; `contradictions` says where they differ. The first source's ids stay."""
     first, *others = machines
     for other in others:
-        first = _merged(first, _renamed(other, first))
+        renamed = _renamed(other, first)
+        first = _merged(_under_load(first, renamed), renamed)
     return first
+
+
+def _under_load(one: Machine, two: Machine) -> Machine:
+    """Take what changes with the load of a GPU from `two` where it was busier then: an idle link trains down."""
+    others = {gpu.id: gpu for gpu in two.gpus}
+
+    def looked_at(gpu: Gpu) -> Gpu:
+        other = others.get(gpu.id)
+        if other is None or gpu.utilization is None or other.utilization is None:
+            return gpu
+        if other.utilization <= gpu.utilization:
+            return gpu
+        pcie = gpu.pcie
+        if pcie and other.pcie:
+            now = {name: getattr(other.pcie, name) or getattr(pcie, name) for name in ("generation", "width")}
+            pcie = structs.replace(pcie, **now)
+        return structs.replace(gpu, pcie=pcie, utilization=other.utilization, power=other.power or gpu.power)
+
+    return structs.replace(one, gpus=tuple(looked_at(gpu) for gpu in one.gpus))
 
 
 def _merged(one: Machine, two: Machine) -> Machine:
@@ -49,11 +70,16 @@ def _merged(one: Machine, two: Machine) -> Machine:
         pci=one.pci or two.pci,  # two trees of one machine may name their bridges in two ways
         numa_nodes=_joined(one.numa_nodes, two.numa_nodes, _id, note),
         nccl_graphs=one.nccl_graphs or two.nccl_graphs,
+        interfaces=_joined(one.interfaces, two.interfaces, lambda interface: interface.name, note),
+        nccl_log=_one_log(one.nccl_log, two.nccl_log),
+        kernel_log=tuple(dict.fromkeys((*one.kernel_log, *two.kernel_log))),
+        shared_segments=_joined(one.shared_segments, two.shared_segments, lambda segment: segment.name, note),
         host=_filled("host", one.host, two.host, note),
         software=_filled("software", one.software, two.software, note),
         unknown=tuple(dict.fromkeys((*one.unknown, *two.unknown))),
         environment=two.environment | one.environment,
         environment_files=two.environment_files | one.environment_files,
+        environment_hidden=two.environment_hidden | one.environment_hidden,
         contradictions=tuple(found),
         source=", ".join(dict.fromkeys((one.source, two.source))),
     )
@@ -77,7 +103,7 @@ def _joined(one: Iterable[V], two: Iterable[V], key: Callable[[V], Hashable], no
 
 
 def _name(value: Any) -> str:
-    return f"{value.a}-{value.b}" if hasattr(value, "a") else str(value.id)
+    return f"{value.a}-{value.b}" if hasattr(value, "a") else str(getattr(value, "id", None) or value.name)
 
 
 def _filled(what: str, value: V, other: V, note: Note) -> V:
@@ -113,6 +139,25 @@ def _agree(field: str, a: Any, b: Any) -> bool:
     return sized and abs(a - b) <= SAME_SIZE * max(a, b)
 
 
+def _one_log(one: NcclLog | None, two: NcclLog | None) -> NcclLog | None:
+    """Put the logs of two ranks or hosts together, or two parts of one."""
+    if one is None or two is None:
+        return one or two
+    devices = None if one.devices is None and two.devices is None else (*(one.devices or ()), *(two.devices or ()))
+    return NcclLog(
+        version=one.version or two.version,
+        interface=one.interface or two.interface,
+        network=one.network or two.network,
+        provider=one.provider or two.provider,
+        devices=None if devices is None else tuple(dict.fromkeys(devices)),
+        transports=dict(Counter(one.transports) + Counter(two.transports)),
+        variables=two.variables | one.variables,
+        warnings=tuple(dict.fromkeys((*one.warnings, *two.warnings))),
+        hosts=tuple(dict.fromkeys((*one.hosts, *two.hosts))),
+        complete=next((known for known in (one.complete, two.complete) if known is not None), None),
+    )
+
+
 def _links(one: Iterable[Link], two: Iterable[Link], note: Note) -> tuple[Link, ...]:
     """Join links by their pairs. `topo -mp` leaves NVLink out: the PCIe path that it prints contradicts no NVLink."""
     links = {_pair(link): link for link in one}
@@ -132,8 +177,7 @@ def _is_pcie(link: Link) -> bool:
 def _renamed(machine: Machine, to: Machine) -> Machine:
     """Give the machine's devices the ids that `to` has for them, and new ones to GPUs that `to` lacks."""
     ids = _gpu_ids(machine.gpus, to.gpus)
-    known = {nic.name or nic.id: nic.id for nic in to.nics}
-    ids |= {nic.id: known[nic.name or nic.id] for nic in machine.nics if (nic.name or nic.id) in known}
+    ids |= _nic_ids(machine.nics, to.nics)
     gpus = tuple(
         structs.replace(gpu, id=ids[gpu.id], index=int(ids[gpu.id].removeprefix("GPU")))
         if ids[gpu.id] != gpu.id
@@ -149,6 +193,19 @@ def _renamed(machine: Machine, to: Machine) -> Machine:
         peer_access=_with_ends(machine.peer_access, ids),
         distances=_with_ends(machine.distances, ids),
     )
+
+
+def _nic_ids(nics: Sequence[Nic], known: Sequence[Nic]) -> dict[str, str]:
+    """Return the id of each card that is known by its name; a card in words has none and is any of its kind."""
+    names = {nic.name or nic.id: nic.id for nic in known}
+    ids = {nic.id: names[nic.name or nic.id] for nic in nics if (nic.name or nic.id) in names}
+    nameless = [nic for nic in known if nic.name is None and nic.kind is not None and nic.id not in ids.values()]
+    for nic in nics:
+        same = next((one for one in nameless if nic.kind in (one.kind, None)), None)
+        if nic.id not in ids and nic.name is not None and same is not None:
+            ids[nic.id] = same.id
+            nameless.remove(same)
+    return ids
 
 
 def _with_ends(values: Iterable[V], ids: Mapping[str, str]) -> tuple[V, ...]:

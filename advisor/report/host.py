@@ -6,7 +6,7 @@ from rich.console import RenderableType
 
 from advisor.report.layout import labelled, listed, section
 from advisor.rules.format import binary, memory, plural
-from advisor.rules.machine import Host, Machine, Price, Software
+from advisor.rules.machine import Host, Interface, Machine, NcclLog, Price, Software
 
 
 def host_section(machine: Machine) -> RenderableType | None:
@@ -14,7 +14,9 @@ def host_section(machine: Machine) -> RenderableType | None:
     rows: list[tuple[str, Sequence[str | None]]] = [
         ("host", _host(machine.host)),
         ("memory", _host_memory(machine.host)),
+        ("network", [_interface(interface) for interface in machine.interfaces]),
         ("software", _software(machine.software)),
+        ("NCCL log", _nccl_log(machine.nccl_log)),
         ("price", _price(machine.price)),
         ("variables", [f"{name}={value}" for name, value in sorted(machine.environment.items())]),
     ]
@@ -30,6 +32,9 @@ def _host(host: Host) -> list[str | None]:
         plural(host.cpus, "usable CPU") if host.cpus else None,
         plural(host.numa_nodes, "NUMA node") if host.numa_nodes else None,
         "virtual machine" if host.virtual else None,
+        "container" if host.container else None,
+        f"{host.cpu_quota:g} processors' time" if host.cpu_quota is not None else None,
+        f"IOMMU {host.iommu}" if host.iommu in ("translating", "passthrough") else None,
         host.os,
     ]
 
@@ -49,8 +54,35 @@ def _host_memory(host: Host) -> list[str | None]:
     locked = None if host.memlock is None else "unlimited" if host.memlock < 0 else binary(host.memlock)
     return [
         f"{memory(host.memory)}{free}" if host.memory is not None else None,
-        f"/dev/shm {binary(host.shm)}" if host.shm is not None else None,
+        f"/dev/shm {binary(host.shm)}{_shm_free(host)}" if host.shm is not None else None,
         f"locked memory {locked}" if locked else None,
+    ]
+
+
+def _shm_free(host: Host) -> str:
+    """Name what is free of /dev/shm where that is not nearly all."""
+    if host.shm is None or host.shm_free is None or host.shm_free > 0.9 * host.shm:
+        return ""
+    return f" ({binary(host.shm_free)} free)"
+
+
+def _interface(interface: Interface) -> str | None:
+    """Name an interface that leads out of the host, or could be taken for one that does: with its first address."""
+    if not interface.addresses or interface.up is False or interface.kind == "loopback":
+        return None
+    route = " (default route)" if interface.default_route else ""
+    return f"{interface.name} {interface.addresses[0]}{route}"
+
+
+def _nccl_log(log: NcclLog | None) -> list[str | None]:
+    if log is None:
+        return []
+    return [
+        log.version,
+        f"network {log.network}" if log.network else None,
+        f"bootstrap over {log.interface}" if log.interface else None,
+        *(f"{count}x {way}" for way, count in log.transports.items()),
+        plural(len(log.warnings), "warning") if log.warnings else None,
     ]
 
 

@@ -15,7 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from advisor.probe.live import nvml
-from advisor.probe.live.environment import STEERING
+from advisor.probe.steering import STEERING
 
 CAPTURE = Path(__file__).parents[2] / "fixtures/captures/2xh200"  # what one machine's sources said
 
@@ -256,7 +256,9 @@ def captured_host(
         file = bare_host / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_blocks=67108864, f_frsize=4096))  # its /dev/shm
+    monkeypatch.setattr(
+        os, "statvfs", lambda _: SimpleNamespace(f_blocks=67108864, f_bavail=67108864, f_frsize=4096)
+    )  # its /dev/shm
     monkeypatch.syspath_prepend(bare_host / "opt/site")
     use_nvidia_smi(f"/bin/cat {CAPTURE / 'topo-m.txt'}")
     return bare_host

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.probe.live.host import in_container, read_host
+from advisor.probe.live.host import PLACES, in_container, read_host
 from advisor.probe.live.nics import read_nics
 from advisor.probe.live.no_gpu import why_no_gpu
 from advisor.probe.live.nvml import NO_LIBRARY
@@ -68,7 +68,8 @@ def test_a_bare_metal_server_is_described_in_full(write) -> None:
 
 def test_an_empty_root_gives_a_reason_for_each_missing_fact(tmp_path: Path) -> None:
     host, unknown = read_host(tmp_path)
-    assert {u.what for u in unknown} == {f"host.{name}" for name in host.__struct_fields__}
+    assert {u.what for u in unknown} == {f"host.{name}" for name in PLACES}
+    assert all(getattr(host, name) is None for name in host.__struct_fields__)
     assert all(u.why for u in unknown)
 
 

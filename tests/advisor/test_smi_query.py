@@ -118,6 +118,9 @@ def test_a_driver_of_today_is_read_whole() -> None:
         throttle=(),
         processes=(),
         fabric_state="completed",
+        utilization=0.0,
+        compute_mode="Default",
+        power=76.12,
     )
     assert (second.id, second.bus_id) == ("GPU1", "0000:00:07.0")
     assert (machine.software.driver, machine.software.cuda_driver) == ("580.159.04", "13.0")

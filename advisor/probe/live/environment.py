@@ -1,19 +1,11 @@
 """Collect the variables that steer NCCL, CUDA, torch and the launcher, also from NCCL's own files."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from advisor.probe.live.sysfs import ROOT
-
-STEERING = re.compile(
-    r"NCCL_(?!(VERSION|HOME|ROOT|ROOT_DIR|INCLUDE_DIR|LIB_DIR|LIBRARY)$)\w+"  # these are for builds and images
-    r"|(TORCH_NCCL|TORCH_FR|GLOO|PET|FI)_\w+"
-    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|LAUNCH_BLOCKING|DEVICE_MAX_CONNECTIONS)|NVIDIA_VISIBLE_DEVICES"
-    r"|PYTORCH_(CUDA_)?ALLOC_CONF|TORCH_DISTRIBUTED_DEBUG|(OMP|MKL)_NUM_THREADS"
-    r"|SLURM_(JOB_ID|(JOB_)?NUM_NODES|NNODES|NODEID|NTASKS(_PER_NODE)?|CPUS_PER_TASK|GPUS_ON_NODE|(JOB|STEP)_GPUS)"
-)
+from advisor.probe.steering import steers
 
 
 def read_environment(
@@ -25,15 +17,34 @@ def read_environment(
     that is unset, ~/.nccl.conf; then /etc/nccl.conf. A file never overrides what is set before it.
     """
     given = os.environ if environ is None else environ
-    values = {name: value for name, value in given.items() if STEERING.fullmatch(name)}
+    values = {name: value for name, value in given.items() if steers(name)}
     files: dict[str, str] = {}
+    for label, name, value in _in_files(given, home, root):
+        if name not in given and name not in files:
+            values[name], files[name] = value, label
+    return values, files
+
+
+def read_hidden(
+    values: Mapping[str, str], environ: Mapping[str, str] | None = None, home: Path | None = None, root: Path = ROOT
+) -> dict[str, str]:
+    """Return the variables whose value in a file of NCCL is another than the one in effect, with that file."""
+    given = os.environ if environ is None else environ
+    found: dict[str, str] = {}
+    for label, name, value in _in_files(given, home, root):
+        if values.get(name, value) != value:
+            found.setdefault(name, label)
+    return found
+
+
+def _in_files(given: Mapping[str, str], home: Path | None, root: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield file, name and value of each line, the file that counts more first."""
     own = given.get("NCCL_CONF_FILE")
     layers = [(own, Path(own))] if own else [("~/.nccl.conf", (home or _home()) / ".nccl.conf")]
     for label, path in [*layers, ("/etc/nccl.conf", root / "etc/nccl.conf")]:
         for name, value in _assignments(path):
-            if name not in given and name.startswith("NCCL_") and name not in files:
-                values[name], files[name] = value, label
-    return values, files
+            if name.startswith("NCCL_"):
+                yield label, name, value
 
 
 def _assignments(path: Path) -> Iterator[tuple[str, str]]:

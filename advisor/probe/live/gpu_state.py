@@ -24,6 +24,7 @@ THROTTLE = {
     0x80: "HW Power Brake Slowdown",
     0x100: "Display Clock Setting",
 }
+COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t
 FABRIC = {1: "not started", 2: "in progress", 3: "completed"}  # nvmlGpuFabricState_t; 0 is not supported
 
 
@@ -36,8 +37,13 @@ def with_state(gpu: Gpu) -> tuple[Gpu, tuple[Unknown, ...]]:
     if clocks.absent:  # drivers before 535
         clocks = query("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     processes = query("nvmlDeviceGetComputeRunningProcesses", handle)
+    load = query("nvmlDeviceGetUtilizationRates", handle)
+    power = query("nvmlDeviceGetPowerUsage", handle)  # milliwatts
     known = structs.replace(
         gpu,
+        utilization=None if load.value is None else load.value.gpu / 100,
+        compute_mode=COMPUTE_MODES.get(query("nvmlDeviceGetComputeMode", handle).value),
+        power=None if power.value is None else power.value / 1000,
         ecc=bool(ecc.value[0]) if ecc.value else None,
         ecc_uncorrected=errors.value if ecc.value and ecc.value[0] else None,
         throttle=None if clocks.value is None else tuple(w for bit, w in THROTTLE.items() if clocks.value & bit),

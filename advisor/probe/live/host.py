@@ -1,6 +1,7 @@
 """Describe the host without its GPUs: processors, memory, limits. Inside a container, what the container may use."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -45,6 +46,11 @@ ARM_CORES = {
     ("0x41", "0xd8e"): "Neoverse-N3",
 }
 
+STEERING = re.compile(
+    r"((intel|amd)_?iommu|iommu|pci|pcie|numa|isolcpus|nohz|rcu_nocbs|(default_)?huge|transparent_huge|mitigations|swiotlb"
+    r"|nvidia|nouveau|rd\.driver|modprobe\.blacklist|module_blacklist|(intel_)?idle|processor\.|cgroup|systemd\.unified)"
+    r"[\w.]*(=|$)"
+)
 HYPERVISORS = ("kvm", "qemu", "vmware", "virtual", "xen", "bochs", "google compute engine", "openstack", "bhyve")
 
 
@@ -80,7 +86,14 @@ def _linux(root: Path) -> Host:
         memory=memory,
         memory_available=available,
         shm=_size(root / "dev/shm"),
-        memlock=_memlock(root),
+        shm_free=_size(root / "dev/shm", free=True),
+        memlock=_limit(root, "Max locked memory"),
+        stack=_limit(root, "Max stack size"),
+        open_files=_limit(root, "Max open files"),
+        cpu_quota=cgroup.cpu_quota(root),
+        container=in_container(root) if cpuinfo else None,
+        kernel_command_line=_command_line(root),
+        rdma_devices=(root / "dev/infiniband").is_dir() if (root / "dev").is_dir() else None,
         virtual=_virtual(root, cpuinfo),
     )
 
@@ -176,20 +189,26 @@ def _fields(path: Path) -> dict[str, str]:
     return {name: value.strip() for name, _, value in lines}
 
 
-def _size(folder: Path) -> int | None:
-    """Return the bytes of the file system at a folder (`df /dev/shm`)."""
+def _command_line(root: Path) -> str | None:
+    """Keep of the kernel's command line what steers devices and memory; the rest may name a host or hold a secret."""
+    line = read(root / "proc/cmdline")
+    return None if line is None else " ".join(word for word in line.split() if STEERING.match(word))
+
+
+def _size(folder: Path, *, free: bool = False) -> int | None:
+    """Return the bytes of the file system at a folder (`df /dev/shm`), or those of them that are free."""
     try:
         system = os.statvfs(folder)
     except OSError:
         return None
-    return system.f_blocks * system.f_frsize
+    return (system.f_bavail if free else system.f_blocks) * system.f_frsize
 
 
-def _memlock(root: Path) -> int | None:
-    """Return how many bytes this process may pin (`ulimit -l`, there in KiB), -1 for no limit."""
+def _limit(root: Path, name: str) -> int | None:
+    """Return a limit of this process (`ulimit -l -s -n`, sizes there in KiB), -1 for none."""
     for line in (read(root / "proc/self/limits") or "").splitlines():
-        if line.startswith("Max locked memory"):
-            soft = line.removeprefix("Max locked memory").split()[0]
+        if line.startswith(name):
+            soft = line.removeprefix(name).split()[0]
             return -1 if soft == "unlimited" else int(soft)
     return None
 

@@ -6,18 +6,22 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from advisor.probe.live.environment import read_environment
+from advisor.probe.live.environment import read_environment, read_hidden
 from advisor.probe.live.gpu_state import with_state
 from advisor.probe.live.gpus import read_driver, read_gpus
 from advisor.probe.live.host import read_host
+from advisor.probe.live.interfaces import read_interfaces
 from advisor.probe.live.nics import read_nics
 from advisor.probe.live.no_gpu import why_no_gpu
 from advisor.probe.live.numa_nodes import read_numa_nodes
 from advisor.probe.live.nvidia_smi import read_matrix
 from advisor.probe.live.nvml import query
+from advisor.probe.live.pci_facts import read_acs, read_iommu
 from advisor.probe.live.pci_tree import Kind, read_pci_tree
 from advisor.probe.live.pcie_paths import read_pcie_paths
 from advisor.probe.live.peer_access import read_peer_access
+from advisor.probe.live.segments import read_segments
+from advisor.probe.live.services import read_services
 from advisor.probe.live.settle import settle
 from advisor.probe.live.software import read_software
 from advisor.probe.live.sysfs import ROOT
@@ -115,9 +119,32 @@ def add_software(machine: Machine, root: Path) -> Machine:
     return _with(machine, unknown + driver_unknown, software=_filled(software, driver))
 
 
+def add_interfaces(machine: Machine, root: Path) -> Machine:
+    return _with(machine, interfaces=read_interfaces(root))
+
+
+def add_pci_facts(machine: Machine, root: Path) -> Machine:
+    """Add what the IOMMU and ACS make of traffic between GPUs; ACS only where it matters: two GPUs, no hypervisor."""
+    gpus = [gpu.bus_id for gpu in machine.gpus if gpu.bus_id]
+    acs, why = read_acs(gpus, root) if len(gpus) > 1 and not machine.host.virtual else (None, None)
+    iommu = read_iommu(gpus, machine.host.kernel_command_line, root)
+    gaps = (Unknown(what="host.acs", why=why),) if why else ()
+    return _with(machine, gaps, host=structs.replace(machine.host, acs=acs, iommu=iommu))
+
+
+def add_services(machine: Machine, root: Path) -> Machine:
+    manager, mps = read_services(machine, root)
+    return _with(machine, software=structs.replace(machine.software, fabric_manager=manager, mps=mps))
+
+
+def add_segments(machine: Machine, root: Path) -> Machine:
+    return _with(machine, shared_segments=read_segments(root))
+
+
 def add_environment(machine: Machine, root: Path) -> Machine:
     values, files = read_environment(root=root)
-    return _with(machine, environment=values, environment_files=files)
+    hidden = read_hidden(values, root=root)
+    return _with(machine, environment=values, environment_files=files, environment_hidden=hidden)
 
 
 SOURCES: tuple[Source, ...] = (
@@ -128,7 +155,11 @@ SOURCES: tuple[Source, ...] = (
     add_nics,
     add_pci_tree,
     add_pcie_paths,
+    add_pci_facts,
+    add_interfaces,
     add_software,
+    add_services,
+    add_segments,
     add_environment,
 )
 

@@ -10,6 +10,7 @@ from advisor.probe.live.pci_tree import pci_device
 from advisor.probe.live.sysfs import ROOT, folders, numa_node, read, read_int
 from advisor.rules.machine import Nic, Unknown
 
+STATES: dict[str, Literal["active", "down"]] = {"up": "active", "down": "down"}
 NO_NODE = "the kernel knows no NUMA node for it, as in a virtual machine or a host with one node"
 
 
@@ -43,9 +44,18 @@ def _rdma_nic(device: Path) -> tuple[Nic, dict[str, str]]:
         bandwidth=sum(rates) or None,
         numa=numa_node(device / "device"),
         bus_id=pci_device(device / "device"),
+        state="active" if ports else "down" if any(folders(device / "ports")) else None,
+        link_downed=_link_downed(device),
     )
     slow = "its ports tell no rate" if ports else "none of its ports is active; see `ibstat`"
     return nic, {"kind": "its ports tell no link layer", "bandwidth": slow, "numa": NO_NODE}
+
+
+def _link_downed(device: Path) -> int | None:
+    """Add up how often the ports lost their links; Ethernet keeps no such counter."""
+    counts = [read_int(port / "counters/link_downed") for port in folders(device / "ports")]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _rdma_kind(device: Path) -> Literal["infiniband", "roce", "efa"] | None:
@@ -73,9 +83,9 @@ def _ethernet_nic(card: Path) -> tuple[Nic, dict[str, str]]:
         bandwidth=megabits * 1e6 / 8 if megabits and megabits > 0 else None,
         numa=numa_node(card / "device"),
         bus_id=pci_device(card / "device"),
+        state=STATES.get(read(card / "operstate") or ""),
     )
-    down = read(card / "operstate") == "down"
-    slow = "the link is down" if down else "its driver tells no speed, as in most virtual machines"
+    slow = "the link is down" if nic.state == "down" else "its driver tells no speed, as in most virtual machines"
     return nic, {"bandwidth": slow, "numa": NO_NODE}
 
 

@@ -32,6 +32,17 @@ KNOWN = (
     (r"NVSMI LOG", "it is the output of `nvidia-smi -q` without the lines of a GPU", QUERY),
     (r"NVIDIA-SMI \d", "it is the output of `nvidia-smi` without `topo -m`", SAVE),
     (
+        r"PCI bridge: |VGA compatible controller: ",
+        "it is the output of `lspci` without ACS",
+        "save it with: sudo lspci -vvv",
+    ),
+    (r"\AFilesystem\s", "it is the output of `df` without /dev/shm", "save it with: df -h /dev/shm"),
+    (
+        r"Traceback \(most recent|torch\.distributed",
+        "it is a run's output without lines of NCCL",
+        "run it once more with NCCL_DEBUG=INFO",
+    ),
+    (
         r"must be used in conjunction|Invalid combination|Unknown command|Usage: nvidia-smi",
         "it is an error of nvidia-smi",
         SAVE,

@@ -13,6 +13,11 @@ MOST_GPUS = 512
 DEEPEST = 8  # headings above a value
 NO_FAULT = ("Idle", "Applications Clocks Setting")  # of the reasons why clocks are not at their highest
 REASONS = ("Clocks Event Reasons", "Clocks Throttle Reasons")  # the latter before driver 535
+POWER = (  # the last two of older drivers
+    ("GPU Power Readings", "Instantaneous Power Draw"),
+    ("GPU Power Readings", "Power Draw"),
+    ("Power Readings", "Power Draw"),
+)
 
 _GPU = re.compile(
     r"^(.{0,80}?)\bGPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])[ \t\r]*$", re.MULTILINE
@@ -95,6 +100,7 @@ def _gpu(index: int, address: str, facts: Sequence[Fact]) -> tuple[Gpu, bool]:
         width_max=_number(value(*link, "Link Width", "Max"), "x"),
     )
     uuid, state = value("GPU UUID"), value("Fabric", "State")
+    load = _number(value("Utilization", "Gpu") or value("Utilization", "GPU"), "[ ]%")
     ecc = value("ECC Mode", "Current") or value("Ecc Mode", "Current")  # the latter in older drivers
     gpu = Gpu(
         id=f"GPU{index}",
@@ -112,6 +118,9 @@ def _gpu(index: int, address: str, facts: Sequence[Fact]) -> tuple[Gpu, bool]:
         throttle=_throttle(facts),
         processes=_processes(facts),
         fabric_state=state.lower() if state else None,
+        utilization=None if load is None else load / 100,
+        compute_mode=value("Compute Mode"),
+        power=next((watts for path in POWER if (watts := _watts(value(*path))) is not None), None),
     )
     return gpu, value("GPU Virtualization Mode", "Virtualization Mode") in ("Pass-Through", "VGPU")
 
@@ -192,3 +201,9 @@ def _bytes(value: str | None) -> int | None:
     """Read `143771 MiB`."""
     number = _number(value, r"[ ](?:MiB|MB)")
     return None if number is None else number * MIB
+
+
+def _watts(value: str | None) -> float | None:
+    """Read `118.20 W`."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,4})?) W", value or "")
+    return float(match[1]) if match else None

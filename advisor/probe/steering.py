@@ -1,0 +1,22 @@
+"""Which variables of the environment a machine keeps: those that steer NCCL, CUDA, torch and the launcher."""
+
+import re
+
+STEERING = re.compile(
+    r"NCCL_(?!(VERSION|HOME|ROOT|ROOT_DIR|INCLUDE_DIR|LIB_DIR|LIBRARY)$)\w+"  # these are for builds and images
+    r"|(TORCH(?!_(HOME|EXTENSIONS_DIR|HUB|MODEL_ZOO))|TORCHDYNAMO|TORCHINDUCTOR|PYTORCH|GLOO|PET|FI|UCX)_\w+"
+    r"|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|LAUNCH_BLOCKING|DEVICE_MAX_CONNECTIONS|MODULE_LOADING|MPS_\w+)"
+    r"|NVIDIA_VISIBLE_DEVICES"
+    r"|(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS|OMP_(PROC_BIND|PLACES)|KMP_AFFINITY|GOMP_CPU_AFFINITY"
+    r"|TOKENIZERS_PARALLELISM"
+    r"|MASTER_(ADDR|PORT)|(LOCAL_|NODE_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
+    r"|SLURM_(JOB_ID|(JOB_)?NUM_NODES|NNODES|NODEID|LOCALID|PROCID|NPROCS|NTASKS(_PER_NODE|_PER_GPU)?|TASKS_PER_NODE"
+    r"|CPUS_(PER_TASK|PER_GPU|ON_NODE)|JOB_CPUS_PER_NODE|(JOB_|STEP_)?GPUS|CPU_BIND(_TYPE)?"
+    r"|GPUS_(ON_NODE|PER_TASK|PER_NODE)|GPU_BIND|GPUS_PER_SOCKET|MEM_PER_(NODE|CPU|GPU))"
+)
+_SECRET = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSW|CREDENTIAL|(^|_)KEY(_|$)|_AUTH")
+
+
+def steers(name: str) -> bool:
+    """Say whether a variable is kept; what may hold a secret is not."""
+    return STEERING.fullmatch(name) is not None and not _SECRET.search(name)
