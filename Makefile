@@ -29,10 +29,10 @@ demo: $(READY)  ## the main job on this machine: probe, recommend, apply
 	$(BIN)/advisor apply examples/train_gpt.py
 
 test: $(READY)  ## all tests
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 3 --dist loadfile
 
 quick: $(READY)  ## the tests that start no torch process
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest --numprocesses 2 -m 'not slow'
 
 # mypy can't follow the package-dir mapping in the source tree, so it checks what a wheel would install.
 check: $(READY)  ## format, lint and types

@@ -22,7 +22,7 @@ from advisor.executor.script import read_script
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine, Unknown
 from advisor.rules.observed import Observed
-from advisor.rules.plan import Plan, Predicted
+from advisor.rules.plan import Finding, Plan, Predicted
 
 HANG_TIMEOUT = 60.0  # seconds
 
@@ -46,9 +46,11 @@ def apply(
     run_dir: Path | None = None,
     machine: Machine | None = None,
     hang_timeout: float = HANG_TIMEOUT,
+    findings: Sequence[Finding] = (),
 ) -> report.Run:
     """Run `script`, spelt as the user typed it, and return what was measured, also written to report.json.
 
+    `findings` on machine and plan are said before it starts and stored; whether to start is the caller's decision.
     Rank 0 writes to our own streams; what torchrun itself says is kept in logs/torchrun.err. Raises AdvisorError if the
     script can't be run as planned, and if torchrun ends before any process has started. Ranks that wait for one
     another for `hang_timeout` seconds are stopped; 0 lets them wait.
@@ -60,6 +62,9 @@ def apply(
     launch = plan_launch(plan, script, arguments, folder, machine=machine, facts=facts)
     for line in leftovers(folder.path.absolute().parent):
         say(line)
+    for finding in findings:
+        if finding.severity != "info":
+            say(f"{finding.severity} {finding.code}: {finding.message}; {finding.remedy}")
     if facts.first_gpu is not None and sees_one_gpu(plan, facts):
         where = f"{facts.first_gpu.file}, line {facts.first_gpu.line}"
         say(f"each rank sees its own GPU alone, as cuda:0, since the script takes the first GPU ({where})")
@@ -96,6 +101,7 @@ def apply(
         ranks=ranks,
         changes=report.changes(plan, records),
         became=report.became(records),
+        findings=tuple(findings),
         unknown=(*report.unknowns(ranks, records), *map(_cut, ended.cut_logs.items())),
     )
     try:

@@ -10,7 +10,7 @@ from advisor.executor.fault import Fault
 from advisor.executor.folder import write_whole
 from advisor.executor.records import Memory, RankRecord
 from advisor.rules.machine import Unknown, Value
-from advisor.rules.plan import Plan, Predicted
+from advisor.rules.plan import Finding, Plan, Predicted
 
 # Step 0 has no measured start; DDP rebuilds its buckets in step 1. A plan's `static_graph` does in steps 3 and 5 again,
 # which a median bears.
@@ -87,6 +87,7 @@ class Run(Value, frozen=True, kw_only=True):
     ranks: tuple[RankRun, ...]
     changes: tuple[Change, ...] = ()
     became: tuple[Became, ...] = ()
+    findings: tuple[Finding, ...] = ()  # on the machine and the plan, before the start
     unknown: tuple[Unknown, ...] = ()
 
 

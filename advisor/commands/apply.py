@@ -1,7 +1,7 @@
 """`advisor apply SCRIPT`: run a training script under a plan, and say how well the prediction held."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +11,14 @@ from advisor.answer import Answer
 from advisor.arguments import add_machine, add_output, count, one_of
 from advisor.commands.machine import machine_of
 from advisor.commands.recommend import STRATEGIES, with_devices
+from advisor.commands.rules import add_rules, rules_of
 from advisor.rules.cost import Costs
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine
 from advisor.rules.observed import Observed, job_of, plan_as_run
-from advisor.rules.plan import Plan, Predicted, Recommendation
+from advisor.rules.plan import Finding, Plan, Predicted, Recommendation
 from advisor.rules.recommend import assume_missing
+from advisor.rules.rule import Case, Rule, run_rules
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,8 +45,12 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
         type=duration,
         help="stop ranks that wait for one another that long (default: 60; 0: never)",
     )
+    parser.add_argument(
+        "--force", type=codes, default=(), metavar="CODE,...", help="start in spite of these findings of severity error"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the command and environment, start nothing")
     add_machine(parser)
+    add_rules(parser)
     add_output(parser)
     # PARSER takes the first word that is no option and all that follows, untouched; REMAINDER would lose a bare --.
     parser.add_argument("command_line", metavar="SCRIPT", nargs=argparse.PARSER, help="the script and its arguments")
@@ -54,6 +60,8 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def run(args: argparse.Namespace) -> Answer:
     """Run the script, or with --dry-run show how it would be run."""
     from advisor.executor import apply as executor
+    from advisor.executor.script import read_script
+    from advisor.executor.script_uses import script_of
 
     script, *arguments = args.command_line
     if args.machine is not None and not args.dry_run:
@@ -61,11 +69,15 @@ def run(args: argparse.Namespace) -> Answer:
             "--machine describes another machine; a script runs on this one", "add --dry-run, or leave it out"
         )
     machine = with_devices(machine_of(args), args.gpus)
-    plan, predicted = _plan(args, machine)
+    rules = rules_of(args)
+    plan, predicted = _plan(args, machine, rules)
     if args.only and plan.strategy not in args.only:
         raise AdvisorError(
             f"the plan's strategy is {plan.strategy}, not {' or '.join(args.only)}", "give another --plan or --only"
         )
+    shown = script_of(script, read_script(script))
+    findings = run_rules(rules, Case(machine=machine, plan=plan, predicted=predicted, script=shown))
+    refuse_errors(findings, args.force)
     if args.dry_run:
         launch = executor.dry_run(plan, script, arguments, run_dir=args.run_dir, machine=machine)
 
@@ -83,6 +95,7 @@ def run(args: argparse.Namespace) -> Answer:
         run_dir=args.run_dir,
         machine=machine,
         hang_timeout=executor.HANG_TIMEOUT if args.hang_timeout is None else args.hang_timeout,
+        findings=findings,
     )
 
     def report() -> "RenderableType":
@@ -96,6 +109,23 @@ def run(args: argparse.Namespace) -> Answer:
         return run_verdict(result)
 
     return Answer(result.exit_code, result, report, verdict, to_stderr=True)
+
+
+def refuse_errors(findings: Sequence[Finding], force: Collection[str]) -> None:
+    """Raise an AdvisorError for findings that say it will not work, unless the user forces them."""
+    errors = [finding for finding in findings if finding.severity == "error" and finding.code not in force]
+    if not errors:
+        return
+    found = "; ".join(f"{finding.code}: {finding.message}" for finding in errors)
+    todo = "; ".join(finding.remedy for finding in errors)
+    raise AdvisorError(
+        f"this would not work: {found}", f"{todo}; or start all the same: --force {','.join(f.code for f in errors)}"
+    )
+
+
+def codes(text: str) -> tuple[str, ...]:
+    """Read codes of rules."""
+    return tuple(code.strip().upper() for code in text.split(",") if code.strip())
 
 
 def duration(text: str) -> float:
@@ -124,12 +154,12 @@ def predictor(plan: Plan, machine: Machine) -> Callable[[Observed], Predicted | 
     return predict
 
 
-def _plan(args: argparse.Namespace, machine: Machine) -> tuple[Plan, Predicted | None]:
+def _plan(args: argparse.Namespace, machine: Machine, rules: Sequence[Rule]) -> tuple[Plan, Predicted | None]:
     """Read the plan that was given, with its prediction, or make the one for an undescribed job."""
     from advisor.rules.script_plan import script_plan
 
     if args.plan is None:
-        return script_plan(machine, args.gpus), None
+        return script_plan(machine, args.gpus, rules), None
     plan, predicted = read_plan(args.plan)
     if args.gpus is not None and args.gpus != len(plan.gpus):
         raise AdvisorError(f"{args.plan} is for {len(plan.gpus)} GPUs, not {args.gpus}", "leave --gpus out")

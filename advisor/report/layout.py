@@ -106,14 +106,19 @@ class Command:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = [""]
-        for word in _words(self.command):
+        room = options.max_width - len("     \\")
+        words = [
+            part for word in _words(self.command) for part in ([word] if len(word) <= room else word.split(" ", 1))
+        ]
+        for word in words:
             if lines[-1] and len(lines[-1]) + 1 + len(word) > options.max_width - len(" \\"):
                 lines.append("    " + word)
             else:
                 lines[-1] = f"{lines[-1]} {word}".lstrip() if len(lines) == 1 else f"{lines[-1]} {word}"
-        for line in lines[:-1]:
-            yield Text(f"{line} \\", style="bold", no_wrap=True, overflow="ignore")
-        yield Text(lines[-1], style="bold", no_wrap=True, overflow="ignore")
+        for line in [*(f"{line} \\" for line in lines[:-1]), lines[-1]]:
+            # A path longer than the terminal is wide goes on at its edge, rather than being cut.
+            whole = len(line) <= options.max_width
+            yield Text(line, style="bold", no_wrap=whole, overflow="ignore" if whole else "fold")
 
 
 def section(title: str, *body: RenderableType) -> Group:

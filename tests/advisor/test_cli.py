@@ -63,9 +63,12 @@ def test_explicit_sizes_are_counted(advisor: Advisor) -> None:
     assert answer["job"]["params"] == 163_109_376
 
 
-def test_a_saved_probe_reads_back_to_the_same_report(advisor: Advisor, tmp_path: Path) -> None:
+def test_a_saved_probe_reads_back_to_the_same_report(
+    advisor: Advisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for source in sorted(MACHINES.glob("*.json")):
-        copy = tmp_path / "machine.json"
+        copy = Path("machine.json")
         assert advisor("probe", "--machine", str(source), "-o", str(copy)).code == 0
         first, _, _ = advisor("probe", "--machine", str(source)).out.partition("The same again")
         again, _, command = advisor("probe", "--machine", str(copy)).out.partition("The same again")

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.probe.live.environment import read_environment
+from advisor.probe.live.environment import read_environment, read_hidden
 from advisor.probe.live.software import read_software
 
 VERSION_PY = """from typing import Optional
@@ -104,6 +104,16 @@ def test_the_process_wins_over_the_users_file_and_that_over_the_systems(home: Pa
     values, files = read_environment({"NCCL_DEBUG": ""}, home, tmp_path)
     assert values == {"NCCL_DEBUG": "", "NCCL_IB_HCA": "mlx5_0", "NCCL_CROSS_NIC": "1"}
     assert files == {"NCCL_IB_HCA": "~/.nccl.conf", "NCCL_CROSS_NIC": "/etc/nccl.conf"}
+
+
+def test_a_file_whose_value_is_not_in_effect_is_named(home: Path, tmp_path: Path) -> None:
+    (home / ".nccl.conf").write_text("NCCL_DEBUG=INFO\nNCCL_IB_HCA=mlx5_0\nNCCL_IB_TC=1\n")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nccl.conf").write_text("NCCL_IB_HCA=mlx5_9\nNCCL_DEBUG=WARN\nNCCL_IB_TC=1\n")
+    given = {"NCCL_DEBUG": "WARN"}
+    values, _ = read_environment(given, home, tmp_path)
+    hidden = read_hidden(values, given, home, tmp_path)
+    assert hidden == {"NCCL_DEBUG": "~/.nccl.conf", "NCCL_IB_HCA": "/etc/nccl.conf"}
 
 
 def test_a_named_file_replaces_the_one_in_the_home_folder(home: Path, tmp_path: Path) -> None:

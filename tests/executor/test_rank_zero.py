@@ -63,6 +63,8 @@ def test_what_a_plan_for_sharding_can_not_do_is_refused(tmp_path: Path) -> None:
     script.write_text(HEAD + "with model.join():\n    pass\n")
     with pytest.raises(AdvisorError, match=r"join\(\) \(.*line 9\), which FSDP can't"):
         refuse(PLAN, read_script(script))
-    script.write_text("from accelerate import Accelerator\nAccelerator()\n")
+    script.write_text(
+        "import os, torch\nrank = os.environ['LOCAL_RANK']\ntorch.ones(1, requires_grad=True).backward()\n"
+    )
     with pytest.raises(AdvisorError, match='no DistributedDataParallel call that a plan with strategy="fsdp"'):
         refuse(PLAN, read_script(script))
