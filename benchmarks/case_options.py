@@ -129,5 +129,9 @@ def judge_environment(answer: Answer, text: str) -> Verdict:
         return Verdict(word not in (planned or "") and (word not in (there or "") or named), shown)
     if relation == "unset" or (planned is None and re.search(r"\bunset\b", value)):
         return Verdict(planned is None and (there is None or named), shown)
+    listed = re.search(r"or a list that excludes ([\w, ]+)", value)
+    if listed and planned is not None and planned.startswith("^"):
+        without = set(re.split(r", | and ", listed[1]))
+        return Verdict(without <= set(planned[1:].split(",")), shown)
     first = value.split("(")[0].split(",")[0].strip()
     return Verdict(planned is not None and (" " in first or planned == first), shown)

@@ -90,13 +90,23 @@ def link_bandwidth(link: Link, a: Gpu | Nic, b: Gpu | Nic, host: Host) -> tuple[
 def attachment(gpu: Gpu) -> float | None:
     """Bytes per second between a GPU and its PCIe slot, one direction.
 
-    By the greatest generation, since an idle link drops to generation 1, but by the current width, where a narrow slot
-    shows.
+    By the generation that the link can do, and by the current width, where a narrow slot shows.
     """
     model, pcie = _model(gpu), gpu.pcie or Pcie()
-    generation = pcie.generation_max or (model.pcie_generation if model else pcie.generation)
+    generation = generation_under_load(gpu)
     width = pcie.width or pcie.width_max or (model.pcie_width if model else None)
     return pcie_bandwidth(generation, width) if generation and width else None
+
+
+def generation_under_load(gpu: Gpu) -> int | None:
+    """Return the PCIe generation that a GPU's link can do.
+
+    The current one of a GPU that was seen at work; an idle link drops to generation 1, then the greatest counts.
+    """
+    model, pcie = _model(gpu), gpu.pcie or Pcie()
+    if pcie.generation and (gpu.utilization or 0) >= BUSY:
+        return pcie.generation
+    return pcie.generation_max or (model.pcie_generation if model else pcie.generation)
 
 
 def host_bandwidth(gpu: Gpu) -> float | None:

@@ -219,6 +219,7 @@ class Host(Value, frozen=True, kw_only=True):
     iommu: Literal["off", "passthrough", "translating"] | None = None
     acs: bool | None = None  # PCIe switches or ports above GPUs send peer-to-peer traffic up to the root
     virtual: bool | None = None  # a virtual machine
+    topology_file: str | None = None  # that the vendor of a virtual machine made for NCCL: NCCL_TOPO_FILE
 
 
 class Software(Value, frozen=True, kw_only=True):
@@ -267,6 +268,7 @@ class Machine(Value, frozen=True, kw_only=True):
     nccl_graphs: tuple[NcclGraph, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     nccl_log: NcclLog | None = None
+    failed_connections: tuple[str, ...] = ()  # lines in which torch, Gloo or NCCL say that a rank reached no other
     kernel_log: tuple[str, ...] = ()  # lines of dmesg on GPUs, PCIe, the IOMMU and killed processes
     shared_segments: tuple[SharedSegment, ...] = ()
     host: Host = Host()

@@ -7,10 +7,12 @@ from advisor.rules.machine import Interface, LinkKind, Machine, Nic
 
 RDMA = ("infiniband", "roce", "efa")
 SOCKET = "Socket"  # NCCL's own word for TCP
+TOPOLOGY_FILE = "/var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL reads it where NCCL_TOPO_FILE is not set
 DIRECT_PCIE: tuple[LinkKind, ...] = ("pcie-switch", "pcie-switches")
 
 # Interfaces that lead to no other host: loopback, bridges of containers and virtual machines. A VPN may or may not.
 _LOCAL = re.compile(r"lo\d*|(docker|br-|virbr|veth|cni|lxc|lxd|podman|cali|dummy|vnet)\S*")
+_ADDRESS = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 _TUNNEL = re.compile(r"(tun|tap|wg|ppp|tailscale|zt|utun)\S*")
 
 
@@ -74,6 +76,13 @@ def log_warnings(machine: Machine, pattern: str) -> Iterator[re.Match[str]]:
         match = re.search(pattern, text, re.IGNORECASE)
         if match:
             yield match
+
+
+def failed_addresses(machine: Machine) -> tuple[str, ...]:
+    """List the IPv4 addresses that ranks could not connect to, by NCCL's warnings and by torch's and Gloo's errors."""
+    warnings = machine.nccl_log.warnings if machine.nccl_log else ()
+    lines = [*(text for text in warnings if "onnect" in text), *machine.failed_connections]
+    return tuple(dict.fromkeys(address for line in lines for address in _ADDRESS.findall(line)))
 
 
 def unset(machine: Machine, env: dict[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from advisor.rules.plan import Assumption, Candidate, Checkpointing, Finding, Me
 from advisor.rules.rule import Case, Rule, run_rules
 from advisor.rules.scaling import batch_advice, left_out_for_the_batch, scaling_of
 from advisor.rules.strategies import BUCKET_CAPS_MB, Group, Shape, micro_batches, plans, shapes, useful_groups
+from advisor.rules.visible_devices import for_planning
 
 # Plans nearer than this are equal: one configuration repeated on one machine differs by about 4 %; unmeasured, the
 # models can't order strategies that differ by less than 10 %.
@@ -44,8 +45,10 @@ def recommend(
     `only` keeps the named strategies; `gpus` (per host) and `nodes` fix the group; `rules` judge the plan. Raises
     AdvisorError where the machine lacks what is needed, or no group can split the global batch.
     """
+    machine, seen = for_planning(machine)
     check_machine(machine, gpus, nodes)
     machine, guesses = assume_missing(machine)
+    guesses = (*seen, *guesses)
     candidates = list(price(Costs(job, machine), only, gpus, nodes))
     if not candidates:
         raise AdvisorError(

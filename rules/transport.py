@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
 from advisor.rules.hardware import gpu_model
-from advisor.rules.links import attachment, nvlink_rate
-from advisor.rules.machine import Gpu, Link, LinkKind, Machine, Pcie
+from advisor.rules.links import attachment, generation_under_load, nvlink_rate
+from advisor.rules.machine import Gpu, Link, LinkKind, Machine
 from advisor.rules.nccl import PCIE_SHARE, nvlink_speed
 
 # Achieved share of the bandwidth that NCCL's model counts. Each is a round number near the large messages of the rows
@@ -139,9 +139,7 @@ def _between_sockets(machine: Machine, link: Link, gpu: Gpu) -> float:
     known = link.kind == "inter-socket" and link.bandwidth_source != "assumed"
     if known and link.bandwidth is not None and machine.host.cpu_vendor != "AuthenticAMD":
         return link.bandwidth
-    model = gpu_model(gpu.name) if gpu.name else None
-    pcie = gpu.pcie or Pcie()
-    generation = pcie.generation_max or (model.pcie_generation if model else None) or 4
+    generation = generation_under_load(gpu) or 4
     return ASSUMED_BETWEEN_SOCKETS.get(generation, max(ASSUMED_BETWEEN_SOCKETS.values()))
 
 

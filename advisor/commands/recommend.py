@@ -51,10 +51,12 @@ def run(args: argparse.Namespace) -> Answer:
     """Recommend a plan for the job that the options describe."""
     from advisor.rules.checklist import checklist_of
     from advisor.rules.recommend import recommend
+    from advisor.rules.visible_devices import for_planning
 
     rules = rules_of(args)
-    machine = with_devices(machine_of(args), args.gpus)
+    machine, seen = for_planning(with_devices(machine_of(args), args.gpus))
     job, assumptions = job_of(args, machine, (args.gpus or len(machine.gpus)) * (args.nodes or machine.nodes))
+    assumptions = (*seen, *assumptions)
     answer = recommend(
         job, machine, only=args.only, gpus=args.gpus, nodes=args.nodes, assumptions=assumptions, rules=rules
     )

@@ -72,6 +72,7 @@ def _merged(one: Machine, two: Machine) -> Machine:
         nccl_graphs=one.nccl_graphs or two.nccl_graphs,
         interfaces=_joined(one.interfaces, two.interfaces, lambda interface: interface.name, note),
         nccl_log=_one_log(one.nccl_log, two.nccl_log),
+        failed_connections=tuple(dict.fromkeys((*one.failed_connections, *two.failed_connections))),
         kernel_log=tuple(dict.fromkeys((*one.kernel_log, *two.kernel_log))),
         shared_segments=_joined(one.shared_segments, two.shared_segments, lambda segment: segment.name, note),
         host=_filled("host", one.host, two.host, note),

@@ -32,6 +32,7 @@ def _host(host: Host) -> list[str | None]:
         plural(host.cpus, "usable CPU") if host.cpus else None,
         plural(host.numa_nodes, "NUMA node") if host.numa_nodes else None,
         "virtual machine" if host.virtual else None,
+        f"NCCL topology file {host.topology_file}" if host.topology_file else None,
         "container" if host.container else None,
         f"{host.cpu_quota:g} processors' time" if host.cpu_quota is not None else None,
         f"IOMMU {host.iommu}" if host.iommu in ("translating", "passthrough") else None,

@@ -19,8 +19,7 @@ Case of a second card in an x4 slot of an old board; PCI Express base specificat
 from collections.abc import Iterator
 
 from advisor.rules.format import bandwidth, folded, ids
-from advisor.rules.hardware import pcie_bandwidth
-from advisor.rules.links import BUSY, attachment
+from advisor.rules.links import attachment
 from advisor.rules.machine import Gpu, Pcie
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
@@ -30,7 +29,7 @@ from advisor.rules.rule import Case, rule
 def check(case: Case) -> Iterator[Finding]:
     narrow = [gpu for gpu in case.machine.gpus if 0 < _width(gpu) < (_pcie(gpu).width_max or 0)]
     widest = max((_width(gpu) for gpu in case.machine.gpus), default=0)
-    for first, same in folded(narrow, lambda gpu: (_width(gpu), _pcie(gpu).width_max, _speed(gpu))):
+    for first, same in folded(narrow, lambda gpu: (_width(gpu), _pcie(gpu).width_max, attachment(gpu))):
         width, most = _width(first), _pcie(first).width_max or 0
         severe = width <= most / 4 or width < widest
         names = ids([gpu.id for gpu in same])
@@ -40,7 +39,7 @@ def check(case: Case) -> Iterator[Finding]:
             severity="warning" if severe else "info",
             message=(
                 f"{names} {'has' if len(same) == 1 else 'have'} {width} of {most} PCIe lanes, "
-                f"{bandwidth(_speed(first))} each way" + (f"; others have {widest}" if width < widest else "")
+                f"{bandwidth(attachment(first))} each way" + (f"; others have {widest}" if width < widest else "")
             ),
             facts={"width": width, "width_max": most, "gpus": [gpu.id for gpu in same]},
             remedy=f"move {names} to a slot with {most} lanes (lspci -vv, LnkSta, shows the width), or leave it out",
@@ -49,13 +48,6 @@ def check(case: Case) -> Iterator[Finding]:
 
 def _pcie(gpu: Gpu) -> Pcie:
     return gpu.pcie or Pcie()
-
-
-def _speed(gpu: Gpu) -> float | None:
-    """Bytes per second of the slot: at work by the generation it runs at, idle by the highest."""
-    now = _pcie(gpu).generation
-    at_work = (gpu.utilization or 0) >= BUSY and now is not None
-    return pcie_bandwidth(now or 0, _width(gpu)) if at_work else attachment(gpu)
 
 
 def _width(gpu: Gpu) -> int:

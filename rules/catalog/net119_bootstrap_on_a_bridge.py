@@ -2,7 +2,8 @@
 
 ## What it finds
 A machine of several hosts with a container's bridge, a virtual machine's bridge or a VPN up; and whether a run has
-already taken it, by NCCL's log: the bootstrap's interface, or a failed connection to its address.
+already taken it: by the bootstrap's interface in NCCL's log, or by a failed connection to its address, which NCCL,
+torch or Gloo report ("connect() to 172.17.0.1 failed: Connection refused", "The client socket has timed out").
 
 ## Why it matters
 Every host has the same docker0 address, 172.17.0.1, so that peers that are told it call themselves: "connection
@@ -10,8 +11,9 @@ refused", or a hang at the start. NCCL leaves docker* out by itself, but not bri
 takes what the host's name resolves to.
 
 ## What to do
-After such a failure the plan excludes these interfaces with NCCL_SOCKET_IFNAME=^docker0,lo and names the one with the
-default route for Gloo. Before one, nothing is set. `ip route get MASTER_ADDR` says which interface leads there.
+After such a failure the plan excludes these interfaces with NCCL_SOCKET_IFNAME=^docker0,lo and names the one that is
+left, or has the default route, for Gloo. Before one, nothing is set. `ip route get MASTER_ADDR` says which interface
+leads there.
 
 ## Source
 https://github.com/horovod/horovod/issues/310; NCCL's src/misc/socket.cc
@@ -20,11 +22,13 @@ https://github.com/horovod/horovod/issues/310; NCCL's src/misc/socket.cc
 from collections.abc import Iterator
 
 from advisor.rules.machine import Interface, Machine
-from advisor.rules.network import between_hosts, is_local, is_tunnel, unset
+from advisor.rules.network import between_hosts, failed_addresses, is_local, is_tunnel, unset
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
 
 LOOPBACK = "lo"
+# unless Docker was told otherwise; inside a container the same network is that of its own interface
+DOCKER_BRIDGE, DOCKER_NETWORK, DOCKER_GATEWAY = "docker0", "172.17.", "172.17.0.1"
 
 
 @rule("NET119", "bootstrap-on-a-bridge")
@@ -64,15 +68,17 @@ def _is_trap(machine: Machine, interface: Interface) -> bool:
     return is_local(machine, interface.name) or is_tunnel(machine, interface.name)
 
 
+def _hosts(interface: Interface) -> list[str]:
+    return [address.partition("/")[0] for address in interface.addresses]
+
+
 def _used(machine: Machine, traps: list[Interface]) -> str | None:
-    """Name the interface that a failed run used: by the bootstrap's line, or by its address in a warning."""
-    log = machine.nccl_log
-    if log is None:
-        return None
-    if log.interface is not None and (is_local(machine, log.interface) or log.interface in [t.name for t in traps]):
-        return log.interface
-    for trap in traps:
-        hosts = [address.partition("/")[0] for address in trap.addresses]
-        if any(f"{host}<" in text or f"{host} " in text for host in hosts for text in log.warnings):
-            return trap.name
-    return None
+    """Name the interface that a failed run used: by the bootstrap's line, or by an address that failed."""
+    log, failed = machine.nccl_log, failed_addresses(machine)
+    interface = log.interface if log else None
+    if interface is not None and (is_local(machine, interface) or interface in [trap.name for trap in traps]):
+        return interface
+    known = [host for found in machine.interfaces for host in _hosts(found)]
+    if DOCKER_GATEWAY in failed and not any(host.startswith(DOCKER_NETWORK) for host in known):
+        return DOCKER_BRIDGE
+    return next((trap.name for trap in traps if set(failed) & set(_hosts(trap))), None)

@@ -2,7 +2,8 @@
 
 ## What it finds
 A virtual machine in which every two GPUs look alike, joined by host bridges or the link between sockets, without NVLink
-and without NCCL_TOPO_FILE. A warning where the GPUs are modules, which have NVLink on their board.
+and without NCCL_TOPO_FILE; and whether a topology file of the vendor is there. A warning where the GPUs are modules,
+which have NVLink on their board, and no such file is known.
 
 ## Why it matters
 The hypervisor shows a flat tree: NUMA node -1, link width 0, PHB or SYS everywhere. NCCL then avoids peer-to-peer and
@@ -10,16 +11,20 @@ GPUDirect although the hardware can do both; between two H200 that is 27 instead
 a machine prove nothing.
 
 ## What to do
-Ask the provider for its topology file and set NCCL_TOPO_FILE to it (images of AWS and Azure bring one); a dump of the
-bare host does not fit, since addresses differ. Measure: an all-reduce shows what the links are.
+The plan sets NCCL_TOPO_FILE to the vendor's file where one is there (images of Azure and others bring one that lists
+the machine's own PCI addresses); NCCL reads /var/run/nvidia-topologyd/virtualTopology.xml by itself. Else ask the
+provider for one; a dump of the bare host does not fit, since addresses differ. Measure: an all-reduce shows what the
+links are.
 
 ## Source
-https://github.com/NVIDIA/nccl/issues/1329, https://github.com/NVIDIA/nccl/issues/1674; docs/models.md
+https://github.com/NVIDIA/nccl/issues/1329, https://github.com/NVIDIA/nccl/issues/1674;
+https://github.com/Azure/azhpc-images/tree/master/topology; docs/models.md
 """
 
 from collections.abc import Iterator
 
 from advisor.rules.format import ids
+from advisor.rules.network import TOPOLOGY_FILE
 from advisor.rules.nvlinks import is_module
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
@@ -43,14 +48,18 @@ def check(case: Case) -> Iterator[Finding]:
     modules = [gpu for gpu in machine.gpus if is_module(gpu) and not gpu.mig]
     shown = f"every pair is {codes.pop()}" if codes else "no link is shown"
     hidden = f"; {ids([gpu.id for gpu in modules])} ({modules[0].name}) have NVLink on their board" if modules else ""
+    file = machine.host.topology_file
+    env = {"NCCL_TOPO_FILE": file} if file and file != TOPOLOGY_FILE else {}
+    how = f"the plan sets NCCL_TOPO_FILE={file}" if env else f"NCCL reads {file} by itself"
     yield Finding(
         code="NET125",
         name="virtual-machine-hides-links",
-        severity="warning" if modules else "info",
+        severity="warning" if modules and not file else "info",
         message=(
             f"this virtual machine shows {len(machine.gpus)} GPUs in a flat tree, {shown}{hidden}: the true links are "
-            "not visible"
+            f"not visible{f'; {how}' if file else ''}"
         ),
-        facts={"gpus": len(machine.gpus), "modules": len(modules)},
-        remedy="measure with all_reduce_perf; if the provider has a topology file, export NCCL_TOPO_FILE=FILE",
+        facts={"gpus": len(machine.gpus), "modules": len(modules), "file": file} | ({"env": env} if env else {}),
+        remedy="measure with all_reduce_perf"
+        + ("" if file else "; if the provider has a topology file, export NCCL_TOPO_FILE=FILE"),
     )

@@ -1,8 +1,17 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from advisor.rules.links import host_bandwidth, kind_of_code, link_bandwidth, nvlink_count, with_link_bandwidths
+from advisor.rules.hardware import pcie_bandwidth
+from advisor.rules.links import (
+    attachment,
+    host_bandwidth,
+    kind_of_code,
+    link_bandwidth,
+    nvlink_count,
+    with_link_bandwidths,
+)
 from advisor.rules.machine import Gpu, Host, Link, Machine, Nic, Pcie, Unknown
 
 
@@ -136,3 +145,11 @@ def test_a_nic_link_is_held_back_by_its_port() -> None:
 def test_copies_to_the_host_reach_most_of_pcie() -> None:
     assert host_bandwidth(gpu("NVIDIA H200")) == pytest.approx(55e9, rel=0.03)
     assert host_bandwidth(gpu(None)) is None
+
+
+def test_a_link_seen_at_work_can_do_its_current_generation_an_idle_one_its_greatest() -> None:
+    pcie = Pcie(generation=2, generation_max=4, width=4, width_max=16)
+    idle = Gpu(id="GPU0", index=0, pcie=pcie, utilization=0.0)
+    unseen, busy = replace(idle, utilization=None), replace(idle, utilization=0.99)
+    assert attachment(idle) == attachment(unseen) == pcie_bandwidth(4, 4)
+    assert attachment(busy) == pcie_bandwidth(2, 4)

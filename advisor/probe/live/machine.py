@@ -25,10 +25,12 @@ from advisor.probe.live.services import read_services
 from advisor.probe.live.settle import settle
 from advisor.probe.live.software import read_software
 from advisor.probe.live.sysfs import ROOT
-from advisor.probe.live.visible import only_visible, with_withheld
+from advisor.probe.live.topology_file import read_topology_file
+from advisor.probe.live.visible import with_withheld
 from advisor.rules.derived_links import with_derived_links
 from advisor.rules.links import with_link_bandwidths
 from advisor.rules.machine import Gpu, Machine, Unknown, Value
+from advisor.rules.visible_devices import only_visible
 
 V = TypeVar("V", bound=Value)
 Source = Callable[[Machine, Path], Machine]  # adds facts, or says in `unknown` why it could not
@@ -132,6 +134,13 @@ def add_pci_facts(machine: Machine, root: Path) -> Machine:
     return _with(machine, gaps, host=structs.replace(machine.host, acs=acs, iommu=iommu))
 
 
+def add_topology_file(machine: Machine, root: Path) -> Machine:
+    """Add the file that tells NCCL what the hypervisor hides."""
+    gpus = [gpu.bus_id for gpu in machine.gpus if gpu.bus_id]
+    file = read_topology_file(gpus, root) if machine.host.virtual else None
+    return _with(machine, host=structs.replace(machine.host, topology_file=file))
+
+
 def add_services(machine: Machine, root: Path) -> Machine:
     manager, mps = read_services(machine, root)
     return _with(machine, software=structs.replace(machine.software, fabric_manager=manager, mps=mps))
@@ -156,6 +165,7 @@ SOURCES: tuple[Source, ...] = (
     add_pci_tree,
     add_pcie_paths,
     add_pci_facts,
+    add_topology_file,
     add_interfaces,
     add_software,
     add_services,

@@ -136,6 +136,16 @@ def _mps(_: re.Match[str], answer: str) -> Machine | None:
     )
 
 
+def _topology_file(match: re.Match[str], answer: str) -> Machine | None:
+    """Take the file that `ls` lists where vendors put those for NCCL; of several it is not known which one fits."""
+    names = re.findall(r"(?:^|(?<=\s))([\w./-]{1,200}\.xml)(?=\s|$)", re.sub(r" -> \S+", "", answer))
+    if "No such file" in answer or len(names) != 1:
+        return None
+    folder = re.sub(r"/[^/]*[*.?][^/]*$|/$", "", match[1])
+    return Machine(host=Host(topology_file=names[0] if names[0].startswith("/") else f"{folder}/{names[0]}"))
+
+
+_VENDORS = r"/(?:var/run/nvidia-topologyd|opt/microsoft|etc/nccl|etc/crusoe/nccl_topo)(?:[-/]\S{0,200})?"
 _CAT = r"(?:cat\s+)?"
 ANSWERS = (
     Answer(r"ulimit -(?:H|S)?([lns])", _limit),
@@ -146,5 +156,6 @@ ANSWERS = (
     Answer(_CAT + r"/sys/class/infiniband/(\w{1,32})/ports/\d+/counters/link_downed", _link_downed),
     Answer(r"(?:echo|printenv) \$?\{?([A-Z]\w{2,99})\}?", _variable),
     Answer(r"(?:cat )?/proc/driver/nvidia/version|modinfo nvidia.*|nvidia-smi --query-gpu=driver_version.*", _driver),
+    Answer(rf"ls (?:-\w+ ){{0,3}}({_VENDORS})", _topology_file),
     Answer(r"(?:ps|pgrep)\b.*mps.*", _mps),
 )

@@ -16,6 +16,7 @@ from advisor.probe.text.nvlink_status import read_nvlink_status
 from advisor.probe.text.peer_access import read_peer_access
 from advisor.probe.text.rdma import read_rdma
 from advisor.probe.text.refusal import refusal
+from advisor.probe.text.rendezvous import read_rendezvous
 from advisor.probe.text.rocm import read_rocm_topology
 from advisor.probe.text.shared_memory import read_shared_memory
 from advisor.probe.text.smi_csv import read_smi_csv
@@ -47,6 +48,7 @@ READERS = (
     Reader("NCCL_TOPO_DUMP_FILE", read_nccl_topology),
     Reader("NCCL_GRAPH_DUMP_FILE", read_nccl_graphs),
     Reader("NCCL_DEBUG=INFO", read_nccl_log),
+    Reader("errors of connections", read_rendezvous),
     Reader("/proc/cmdline and dmesg", read_kernel),
     Reader("df and ls -l /dev/shm", read_shared_memory),
     Reader("ip address, ip route, ifconfig", read_ip_address),
