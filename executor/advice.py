@@ -42,6 +42,8 @@ def _out_of_gpu_memory(plan: Plan, predicted: Predicted | None) -> tuple[str, ..
     lines = [planned, f"a smaller micro-batch with more accumulation keeps the global batch{micro}"]
     if plan.activation_checkpointing == "none":
         lines.append("activation checkpointing: torch.utils.checkpoint around each block, use_reentrant=False")
+    if plan.activation_checkpointing == "selective":
+        lines.append('activation_checkpointing="full" in the plan recomputes every block, not every second one')
     if plan.strategy in ("single", "ddp"):
         lines.append("shard the states: advisor recommend --params N --only fsdp")
     lines.append("see who else is on the GPU: nvidia-smi")

@@ -22,7 +22,8 @@ def library_environment(plan: Plan, kind: Kind) -> dict[str, str]:
         "FSDP_RESHARD_AFTER_FORWARD": _flag(plan.reshard_after_forward),
         "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",  # the script's checkpoints stay whole
         "FSDP_OFFLOAD_PARAMS": _flag(plan.cpu_offload),
-        "FSDP_ACTIVATION_CHECKPOINTING": _flag(plan.activation_checkpointing != "none"),
+        # accelerate knows all blocks or none: on_accelerate.py brings every second one in.
+        "FSDP_ACTIVATION_CHECKPOINTING": _flag(plan.activation_checkpointing == "full"),
     }
     if plan.strategy == "hsdp":
         variables |= {

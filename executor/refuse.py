@@ -43,9 +43,6 @@ def refuse(plan: Plan, facts: ScriptFacts) -> None:
 
 def _refuse_plan(plan: Plan) -> None:
     """Refuse what can't be done, or not on one host."""
-    if plan.activation_checkpointing == "selective":
-        hint = 'write "full" or "none" in the plan'
-        raise AdvisorError('can\'t bring a script to a plan with activation_checkpointing="selective"', hint)
     if plan.cpu_offload and plan.strategy not in SHARDED:
         hint = 'write strategy "fsdp" in the plan'
         raise AdvisorError(f'only FSDP can offload to host memory, the plan is strategy="{plan.strategy}"', hint)

@@ -91,23 +91,31 @@ def reduce_bytes(plan: Plan) -> int:
     return 4 if plan.gradient_dtype == "fp32" else 2
 
 
-def expanded(profile: Profile) -> Iterator[Unit]:
-    """Yield each unit as often as it comes, in the order of the forward pass."""
+def recomputed(profile: Profile, plan: Plan) -> Iterator[tuple[Unit, tuple[bool, ...]]]:
+    """Yield each unit and, for each time it comes, whether the backward pass runs its forward again.
+
+    Full checkpointing does so with every block, selective with the first, third, fifth, ... Example: a unit of 5 blocks
+    under selective checkpointing: (True, False, True, False, True).
+    """
+    every = {"none": 0, "full": 1, "selective": 2}[plan.activation_checkpointing]
+    blocks = 0
     for unit in profile.units:
-        for _ in range(unit.count):
-            yield unit
+        if unit.kind != "block" or not every:
+            yield unit, (False,) * unit.count
+            continue
+        yield unit, tuple(index % every == 0 for index in range(blocks, blocks + unit.count))
+        blocks += unit.count
 
 
 def moments(profile: Profile, plan: Plan) -> Iterator[tuple[Moment, float]]:
     """Yield the profile's moments with the bytes live at each, under the plan's checkpointing.
 
-    Full checkpointing keeps of the blocks that stand before a moment only what entered them.
+    Of the blocks that stand before a moment, those that are run again in the backward pass keep only what entered them.
     """
-    full = plan.activation_checkpointing == "full"
-    saved = (
-        max(0.0, unit.kept.at(plan.samples) - unit.entry.at(plan.samples)) if full and unit.kind == "block" else 0.0
-        for unit in expanded(profile)
-    )
+    saved: list[float] = []
+    for unit, again in recomputed(profile, plan):
+        spared = max(0.0, unit.kept.at(plan.samples) - unit.entry.at(plan.samples))
+        saved += [spared if one else 0.0 for one in again]
     until = list(accumulate(saved, initial=0.0))
     for moment in profile.moments:
         yield moment, moment.live.at(plan.samples) - until[min(moment.kept, len(until) - 1)]

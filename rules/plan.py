@@ -10,7 +10,7 @@ from advisor.rules.machine import Source, Value
 from advisor.rules.profile import Precision
 
 Strategy = Literal["single", "ddp", "fsdp", "hsdp"]
-Checkpointing = Literal["none", "full", "selective"]
+Checkpointing = Literal["none", "full", "selective"]  # selective: every second block, the first one too
 Severity = Literal["error", "warning", "info"]
 
 

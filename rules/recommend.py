@@ -26,7 +26,8 @@ from advisor.rules.visible_devices import for_planning
 TIE, TIE_UNMEASURED = 0.05, 0.1
 BUCKET_GAIN = 0.03  # a bucket cap other than DDP's default must gain this much
 TRIED_MICRO_BATCHES = 3  # the largest that fit; smaller ones only add launches and transfers
-CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "full")
+# Selective is priced last, and only where recomputing all blocks is faster than none: where that is what fits.
+CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "full", "selective")
 SIMPLICITY = ("single", "ddp", "fsdp", "hsdp")
 
 
@@ -144,10 +145,16 @@ def price(costs: Costs, only: Sequence[str], gpus: int | None, nodes: int | None
 
 
 def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]) -> Candidate | None:
-    """Return the shape's fastest plan that fits, or its smallest where none does; None where it makes no plan."""
+    """Return the shape's fastest plan that fits, or its smallest where none does; None where it makes no plan.
+
+    Every second block is recomputed only where that is faster by more than a tie than all or none.
+    """
     fitting: list[Candidate] = []
     smallest: Candidate | None = None
     for checkpointing in CHECKPOINTING:
+        fastest = min(fitting, key=_step_seconds, default=None)
+        if checkpointing == "selective" and (fastest is None or fastest.plan.activation_checkpointing == "none"):
+            break
         tried = 0
         for plan in plans(costs.job, costs.machine, group, shape, sizes, checkpointing=checkpointing):
             needed = costs.memory(plan)
@@ -162,9 +169,11 @@ def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]
                 smallest = candidate
             if tried == TRIED_MICRO_BATCHES:
                 break
-    if fitting:
-        return min(fitting, key=lambda c: c.predicted.step_seconds)
-    return smallest
+    if not fitting:
+        return smallest
+    best = min(fitting, key=_step_seconds)
+    simpler = min((c for c in fitting if c.plan.activation_checkpointing != "selective"), key=_step_seconds)
+    return simpler if _step_seconds(simpler) <= (1 + TIE) * _step_seconds(best) else best
 
 
 def with_bucket(costs: Costs, candidate: Candidate) -> Candidate:
@@ -197,7 +206,7 @@ def demand(plan: Plan) -> float:
 def simplicity(plan: Plan) -> tuple[int, ...]:
     """Order plans of one strategy by their settings: recomputation, buckets, resharding, reduction, micro-batches."""
     return (
-        plan.activation_checkpointing != "none",
+        ("none", "full", "selective").index(plan.activation_checkpointing),
         plan.bucket_cap_mb is not None,
         not plan.reshard_after_forward,
         plan.strategy in ("fsdp", "hsdp") and not plan.sync_each_micro_batch,
@@ -218,6 +227,10 @@ def choose(fitting: Sequence[Candidate]) -> Candidate | None:
     simplest = min(demand(c.plan) for c in near)
     alike = [c for c in near if demand(c.plan) == simplest]
     return min(_within(alike, TIE), key=lambda c: simplicity(c.plan))
+
+
+def _step_seconds(candidate: Candidate) -> float:
+    return candidate.predicted.step_seconds
 
 
 def _within(candidates: Sequence[Candidate], share: float) -> list[Candidate]:

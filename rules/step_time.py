@@ -12,7 +12,7 @@ from typing import NamedTuple
 from advisor.rules.device import DDP_TENSOR_SECONDS, FSDP_BLOCK_SECONDS, FSDP_REGATHER_SECONDS, Device
 from advisor.rules.job import Job
 from advisor.rules.machine import Value
-from advisor.rules.memory import gather_bytes, reduce_bytes
+from advisor.rules.memory import gather_bytes, recomputed, reduce_bytes
 from advisor.rules.plan import Plan
 from advisor.rules.profile import Kernels, Profile
 
@@ -85,10 +85,9 @@ def kernel_seconds(kernels: Kernels, samples: int, device: Device) -> float:
 
 def host_seconds(profile: Profile, plan: Plan, device: Device) -> float:
     """Return the seconds that the host needs to launch one micro-batch, with what the strategy adds to it."""
-    full = plan.activation_checkpointing == "full"
     launches = sum(
-        unit.count * ((2 if full and unit.kind == "block" else 1) * unit.forward.launches + unit.backward.launches)
-        for unit in profile.units
+        (unit.count + sum(again)) * unit.forward.launches + unit.count * unit.backward.launches
+        for unit, again in recomputed(profile, plan)
     )
     seconds = launches * device.launch_seconds
     if device.launch_seconds == 0.0:
@@ -105,17 +104,17 @@ def host_seconds(profile: Profile, plan: Plan, device: Device) -> float:
 def work_of(job: Job, profile: Profile, plan: Plan, device: Device) -> Work:
     """Return the compute seconds of one micro-batch and of the optimizer.
 
-    Full checkpointing runs each block's forward again before its backward. The host runs ahead of the device, so where
-    it needs longer for the whole micro-batch, everything slows down alike.
+    Checkpointing runs a block's forward again before its backward. The host runs ahead of the device, so where it needs
+    longer for the whole micro-batch, everything slows down alike.
     """
-    full = plan.activation_checkpointing == "full"
-    stages = []
-    for unit in profile.units:
+    stages: list[Stage] = []
+    for unit, again in recomputed(profile, plan):
         forward = kernel_seconds(unit.forward, plan.samples, device)
         backward = kernel_seconds(unit.backward, plan.samples, device)
         block = unit.kind == "block"
-        backward += forward if full and block else 0.0
-        stages += [Stage(forward, backward, unit.params, unit.trainable, block)] * unit.count
+        kept = Stage(forward, backward, unit.params, unit.trainable, block)
+        longer = kept._replace(backward=backward + forward)
+        stages += [longer if one else kept for one in again]
     busy = sum(stage.forward + stage.backward for stage in stages)
     host = host_seconds(profile, plan, device)
     slowed = (1 + (host / busy) ** SMOOTH) ** (1 / SMOOTH) if busy else 1.0

@@ -14,7 +14,7 @@ PRECISION = {
 }
 CHECKPOINTING = {
     "none": "none: all activations are kept",
-    "selective": "selective: matmul outputs are kept, the rest is computed again in backward",
+    "selective": "selective: every second block is computed again in backward",
     "full": "full: each block is computed again in backward",
 }
 

@@ -42,17 +42,28 @@ def _is_block(module: Any) -> bool:
     return parts and not _is_container(module) and next(module.parameters(), None) is not None
 
 
-def recompute(model: Any) -> int:
-    """Have the activations inside each block recomputed in the backward pass; return how many blocks that are."""
+def recompute(model: Any, which: str) -> int:
+    """Have the activations inside blocks recomputed in the backward pass; return how many blocks that are.
+
+    `which` is the plan's word: "full" takes each block, "selective" the first, third, fifth, ... of each container.
+    """
     from torch.distributed._composable.checkpoint_activation import checkpoint
 
     if any(getattr(module, "gradient_checkpointing", False) is True for module in model.modules()):
         say("the model recomputes activations by itself: left as it is")
         return 0
     found = blocks(model)
-    for block in found.values():
+    chosen = [block for inside in _by_container(found) for block in inside[:: 2 if which == "selective" else 1]]
+    for block in chosen:
         if checkpoint.state(block) is None:  # else a model that is wrapped again
             checkpoint(block)
     if not found:
         say("the model has no repeated blocks: no activation is recomputed")
-    return len(found)
+    return len(chosen)
+
+
+def _by_container(found: dict[str, Any]) -> list[list[Any]]:
+    containers: dict[str, list[Any]] = {}
+    for name, block in found.items():
+        containers.setdefault(name.rpartition(".")[0], []).append(block)
+    return list(containers.values())

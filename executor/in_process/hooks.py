@@ -71,7 +71,7 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
     prepare: list[Callable[[Any], Any]] = []
     finish: list[Callable[[Any], Any]] = []
     if plan.get("activation_checkpointing", "none") != "none":
-        prepare.append(blocks.recompute)
+        prepare.append(functools.partial(blocks.recompute, which=plan["activation_checkpointing"]))
     if plan.get("gradient_dtype", "fp32") != "fp32":
         finish.append(functools.partial(ddp.send_gradients_as, plan["gradient_dtype"], failing_open))
     if asked is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from advisor.executor.in_process import sharded
-from advisor.executor.in_process.blocks import blocks
+from advisor.executor.in_process.blocks import blocks, recompute
 
 Call = Callable[..., Any]
 
@@ -55,6 +55,9 @@ def steer_prepare(plan: dict[str, Any], note: Call, guard: Call, accelerator: An
         if models and self.is_fsdp2 and plan["strategy"] in ("fsdp", "hsdp"):
             complete(self.state.fsdp_plugin, models, plan)
             equalize(models)
+            if plan["activation_checkpointing"] == "selective":  # accelerate's own setting takes all blocks
+                for model in models:
+                    guard(recompute)(model, "selective")
         result = prepare(self, *args, **kwargs)
         if models and self.is_fsdp2:
             share_statistics(self._models[-1])

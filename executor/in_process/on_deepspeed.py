@@ -46,7 +46,7 @@ def steer(plan: dict[str, Any], recorder: Any, guard: Call, observe: Call, deeps
         engines.append(1)
         guard(write)(recorder.folder.parent, config, len(engines))
         if plan["activation_checkpointing"] != "none":
-            recompute_blocks(call.arguments["model"])
+            recompute_blocks(call.arguments["model"], plan["activation_checkpointing"])
         call.arguments.pop("config_params", None)
         call.arguments["config"] = config
         with config_aside(call.arguments.get("args")):

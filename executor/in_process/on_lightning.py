@@ -94,7 +94,7 @@ class Steering:
     def recompute_alone(self, module: Any) -> None:
         """Have activations recomputed where there is no DistributedDataParallel at which that would be done."""
         if self.plan["strategy"] == "single" and self.plan["activation_checkpointing"] != "none":
-            recompute(module)
+            recompute(module, self.plan["activation_checkpointing"])
 
     def build(self, build: Call, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Build a Trainer or Fabric with the plan's arguments; raise if it would train in other processes."""

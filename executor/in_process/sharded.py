@@ -249,7 +249,8 @@ def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
         return
     if call["init_sync"]:
         synchronize(module, group)
-    recomputed = recompute(module) if plan["activation_checkpointing"] != "none" else 0
+    wanted = plan["activation_checkpointing"]
+    recomputed = recompute(module, wanted) if wanted != "none" else 0
     names = sharding.shard(module, group)
     if self.find_unused_parameters and hasattr(module, "set_reduce_scatter_unused_params"):
         module.set_reduce_scatter_unused_params(True)
@@ -268,7 +269,8 @@ def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
     if plan["strategy"] == "hsdp":
         given["shard_size"] = plan["shard_size"]
     if recomputed:
-        given["activation_checkpointing"] = f"{recomputed} blocks"
+        of_all = f" of {len(names)}" if wanted == "selective" else ""
+        given["activation_checkpointing"] = f"{recomputed}{of_all} blocks"
     ignored = [argument for argument, nothing in DDP_ONLY.items() if call.get(argument) != nothing]
     sharding.note("ddp", given=given, overridden={}, kept={})
     if ignored:

@@ -42,6 +42,8 @@ def check(case: Case) -> Iterator[Finding]:
         remedy = f"--micro-batch {smaller} needs about {memory(less)} per rank"
     elif plan.activation_checkpointing == "none":
         remedy = "checkpoint activations, or use a shorter --seq"
+    elif plan.activation_checkpointing == "selective":
+        remedy = 'write activation_checkpointing="full" in the plan, or use a shorter --seq'
     else:
         remedy = "use a shorter --seq, or more GPUs"
     yield Finding(

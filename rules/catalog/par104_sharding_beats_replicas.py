@@ -22,6 +22,8 @@ from advisor.rules.format import memory, seconds
 from advisor.rules.plan import Candidate, Finding
 from advisor.rules.rule import Case, rule
 
+RECOMPUTED = {"none": "", "selective": ", every second block recomputed", "full": ", recomputed activations"}
+
 
 @rule("PAR104", "sharding-beats-replicas")
 def check(case: Case) -> Iterator[Finding]:
@@ -48,6 +50,6 @@ def check(case: Case) -> Iterator[Finding]:
 
 def _how(candidate: Candidate) -> str:
     plan = candidate.plan
-    recomputed = ", recomputed activations" if plan.activation_checkpointing != "none" else ""
+    recomputed = RECOMPUTED[plan.activation_checkpointing]
     size = f"{plan.micro_batch}x{plan.accumulation} samples{recomputed}"
     return f"{size}, {memory(candidate.predicted.memory.total)} per rank"

@@ -106,7 +106,6 @@ def test_script_that_would_do_something_else_is_refused(
         ({"strategy": "hsdp", "shard_size": 2}, "shard_size is 2, of 2 ranks", "divides"),
         ({"cpu_offload": True}, "only FSDP can offload", "fsdp"),
         ({"precision": "bf16-params"}, "only FSDP brings its own 16-bit weights", "autocast"),
-        ({"activation_checkpointing": "selective"}, 'activation_checkpointing="selective"', "full"),
         ({"nodes": 2}, "2 hosts", "--machine"),
         ({"launcher": Launcher(nproc_per_node=3, device="cpu")}, "gpus lists 2", "equal"),
     ],
@@ -136,6 +135,10 @@ def test_accelerate_and_trainer_are_told_the_plan_by_their_own_variables(scripts
     for kind in ("accelerate", "trainer"):
         told = launch(plan, facts=ScriptFacts(path="train.py", kind=kind)).environment
         assert told["ACCELERATE_USE_FSDP"] == told["FSDP_ACTIVATION_CHECKPOINTING"] == "true"
+        half = launch(
+            replace(plan, activation_checkpointing="selective"), facts=ScriptFacts(path="train.py", kind=kind)
+        )
+        assert half.environment["FSDP_ACTIVATION_CHECKPOINTING"] == "false"  # accelerate would take all blocks
         assert told["PARALLELISM_CONFIG_DP_REPLICATE_SIZE"] == told["PARALLELISM_CONFIG_DP_SHARD_SIZE"] == "2"
     told = launch(gpu_plan(scripts), facts=ScriptFacts(path="train.py", kind="accelerate")).environment
     assert not [name for name in told if name.startswith(("ACCELERATE", "FSDP", "PARALLELISM"))]

@@ -3,11 +3,12 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from advisor.rules.cost import Costs
 from advisor.rules.job import Architecture, Job
 from advisor.rules.machine import Machine
-from advisor.rules.memory import peak, states
+from advisor.rules.memory import moments, peak, states
 from advisor.rules.plan import Memory, Plan
 from advisor.rules.profile import Amount, Kernels, Moment, Profile, Unit
 from advisor.rules.remedies import remedies
@@ -38,7 +39,12 @@ def test_eight_bit_adam_and_adapters_keep_less(job: Jobs) -> None:
     assert states(job(13e9, trainable_params=60_000_000, quantize="nf4")).total < 0.3 * adapters.total
 
 
-@given(st.integers(0, 9), st.integers(1, 8), st.sampled_from(["fsdp", "ddp"]), st.sampled_from(["none", "full"]))
+@given(
+    st.integers(0, 9),
+    st.integers(1, 8),
+    st.sampled_from(["fsdp", "ddp"]),
+    st.sampled_from(["none", "selective", "full"]),
+)
 def test_more_sharding_ranks_never_need_more_memory_per_gpu(
     doublings: int, micro_batch: int, strategy: str, checkpointing: str
 ) -> None:
@@ -70,8 +76,6 @@ def test_offload_moves_the_states_to_the_host(job: Jobs) -> None:
 
 
 def test_memory_in_use_is_not_available(nvswitch_server: Machine, job: Jobs) -> None:
-    from msgspec.structs import replace
-
     used = replace(nvswitch_server.gpus[0], memory_used=40 * 10**9)
     busy = replace(nvswitch_server, gpus=(used, *nvswitch_server.gpus[1:]))
     plan = sharded(2)
@@ -131,6 +135,30 @@ def test_checkpointing_keeps_what_entered_the_blocks_before_a_moment() -> None:
     kept = peak(BLOCKS, alone(accumulation=2)).live
     again = peak(BLOCKS, alone(accumulation=2, activation_checkpointing="full")).live
     assert kept - again == 10 * (100.0 - 10.0)
+
+
+def test_selective_checkpointing_keeps_every_second_block_whole() -> None:
+    """Of 10 blocks the first, third, ... keep what entered them; of the 9 that stand before the last one 5 do."""
+    found = [live for _, live in moments(BLOCKS, alone(activation_checkpointing="selective"))]
+    assert found == [1500.0 - 5 * 90.0, 1200.0 - 5 * 90.0, 300.0]
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=4), st.integers(1, 8))
+def test_selective_checkpointing_needs_what_lies_between_none_and_full(counts: list[int], micro_batch: int) -> None:
+    """At every moment, whatever units the blocks are counted in; in all units together it takes half, rounded up."""
+    total = sum(counts)
+    units = tuple(replace(BLOCK, count=count) for count in counts)
+    live = tuple(Moment(name=str(n), live=Amount(per_sample=100.0 * n), ready=0, kept=n) for n in range(total + 1))
+    profile = replace(BLOCKS, units=units, moments=live)
+
+    def at(checkpointing: str) -> list[float]:
+        plan = replace(alone(activation_checkpointing=checkpointing), micro_batch=micro_batch)
+        return [bytes_ for _, bytes_ in moments(profile, plan)]
+
+    none, selective, full = at("none"), at("selective"), at("full")
+    assert all(least <= half <= most for least, half, most in zip(full, selective, none, strict=True))
+    assert none[-1] - selective[-1] == pytest.approx(90.0 * micro_batch * ((total + 1) // 2))
+    assert none[-1] - full[-1] == pytest.approx(90.0 * micro_batch * total)
 
 
 def test_gradients_kept_unsharded_over_micro_batches_cost_more_than_those_reduced_each_time() -> None:

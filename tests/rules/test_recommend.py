@@ -90,6 +90,18 @@ def test_old_gpus_get_fp16_and_cpu_offload_only_on_request(machine: Machines, jo
     assert offloaded.plan.cpu_offload
 
 
+@pytest.mark.parametrize(("micro_batch", "checkpointing"), [(1, "none"), (6, "selective"), (16, "full")])
+def test_no_more_blocks_are_recomputed_than_memory_asks(
+    nvswitch_server: Machine, job: Jobs, micro_batch: int, checkpointing: str
+) -> None:
+    asked = job(8e9, global_batch=16 * micro_batch, micro_batch=micro_batch, seq=2048)
+    found = recommend(asked, nvswitch_server, only=("fsdp",), gpus=8)
+    assert found.plan is not None
+    assert found.plan.activation_checkpointing == checkpointing
+    assert found.plan.micro_batch == micro_batch
+    assert ("MEM113" in [finding.code for finding in found.findings]) == (checkpointing != "none")
+
+
 def test_offload_needs_the_host_memory_as_well(machine: Machines, job: Jobs) -> None:
     asked = job(13e9, allow=("cpu-offload",))
     short = recommend(asked, machine(4, "a10g", "PHB", host_memory=64 * 10**9))

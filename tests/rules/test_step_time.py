@@ -122,6 +122,31 @@ def test_full_checkpointing_costs_one_more_forward_of_each_block() -> None:
     assert again.micro == pytest.approx(kept.micro + forward, rel=0.01)
 
 
+def test_selective_checkpointing_costs_half_of_that() -> None:
+    none, selective, full = (
+        work_of(JOB, plan("single", micro_batch=64, gpus=("GPU0",), activation_checkpointing=which))
+        for which in ("none", "selective", "full")
+    )
+    assert selective.micro == pytest.approx((none.micro + full.micro) / 2, rel=0.01)
+    ratios = [[stage.backward / stage.forward for stage in work.stages] for work in (none, selective)]
+    again = [round(longer - kept) for kept, longer in zip(*ratios, strict=True)]
+    assert again == [0, 1, 0, 1, 0, 1, 0, 0]  # six blocks between embedding and head
+
+
+@given(st.sampled_from(["ddp", "fsdp", "hsdp"]), st.integers(1, 64), st.floats(1e9, 1e12), st.booleans())
+def test_selective_checkpointing_takes_what_lies_between_none_and_full(
+    strategy: str, micro_batch: int, bandwidth: float, kept: bool
+) -> None:
+    none, selective, full = (
+        step_time(JOB, plan(strategy, reshard_after_forward=kept, **fields), DEVICE, links(bandwidth)).step
+        for fields in (
+            {"micro_batch": micro_batch, "activation_checkpointing": which} for which in ("none", "selective", "full")
+        )
+    )
+    assert none <= selective * (1 + 1e-9)
+    assert selective <= full * (1 + 1e-9)
+
+
 def test_small_batches_are_bound_by_the_host_and_more_so_under_fsdp(job: Callable[..., Job]) -> None:
     small = job(125e6, global_batch=2)
     assert work_of(small, plan("fsdp", micro_batch=1)).micro > 1.8 * work_of(small, plan("ddp", micro_batch=1)).micro
