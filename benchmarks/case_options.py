@@ -133,5 +133,7 @@ def judge_environment(answer: Answer, text: str) -> Verdict:
     if listed and planned is not None and planned.startswith("^"):
         without = set(re.split(r", | and ", listed[1]))
         return Verdict(without <= set(planned[1:].split(",")), shown)
+    if "when one exists" in value and planned is None and answer.machine.host.topology_file is None:
+        return Verdict(True, "its condition does not hold here")
     first = value.split("(")[0].split(",")[0].strip()
     return Verdict(planned is not None and (" " in first or planned == first), shown)

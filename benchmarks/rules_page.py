@@ -127,12 +127,18 @@ def group_rows() -> Iterator[str]:
         yield f"| {group} | {what} | {count} |"
 
 
+def not_right() -> str:
+    """Return what docs/cases.md says about the advice on cases from practice that was wrong."""
+    section = (ROOT / "docs/cases.md").read_text().partition("## What is not right\n")[2].partition("\n## ")[0]
+    return f"## What is not right on cases from practice\n\nAs [cases.md](cases.md) has it.\n{section.rstrip()}\n"
+
+
 def page() -> str:
     parts = [INTRODUCTION.format(count=len(RULES))]
     for group, what in GROUPS.items():
         of_group = [rule for rule in RULES if group_of(rule) == group]
         parts.append(f"## {group}: {what}\n\n" + "\n".join(rows(of_group)) + "\n")
-    parts.append(OWN.format(example=EXAMPLE))
+    parts += [OWN.format(example=EXAMPLE), not_right()]
     return "\n".join(parts)
 
 

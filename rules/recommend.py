@@ -1,6 +1,7 @@
 """The choice: price every useful plan, take the fastest that fits, and say with a number why not the others."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -24,7 +25,8 @@ from advisor.rules.visible_devices import for_planning
 # Plans nearer than this are equal: one configuration repeated on one machine differs by about 4 %; unmeasured, the
 # models can't order strategies that differ by less than 10 %.
 TIE, TIE_UNMEASURED = 0.05, 0.1
-BUCKET_GAIN = 0.03  # a bucket cap other than DDP's default must gain this much
+BUCKET_GAIN = 0.03  # a bucket cap other than DDP's default, or 16 bits for gradients, must gain this much
+HALF_GRADIENTS = "bf16-gradients"  # as --allow names it
 TRIED_MICRO_BATCHES = 3  # the largest that fit; smaller ones only add launches and transfers
 # Selective is priced last, and only where recomputing all blocks is faster than none: where that is what fits.
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "full", "selective")
@@ -163,7 +165,7 @@ def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]
                 continue
             candidate = Candidate(plan=plan, predicted=costs.predict(plan, needed))
             if fits(candidate):
-                fitting.append(with_bucket(costs, candidate))
+                fitting.append(with_bucket(costs, with_wire(costs, candidate)))
                 tried += 1
             elif last_resort:
                 smallest = candidate
@@ -174,6 +176,18 @@ def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]
     best = min(fitting, key=_step_seconds)
     simpler = min((c for c in fitting if c.plan.activation_checkpointing != "selective"), key=_step_seconds)
     return simpler if _step_seconds(simpler) <= (1 + TIE) * _step_seconds(best) else best
+
+
+def with_wire(costs: Costs, candidate: Candidate) -> Candidate:
+    """Return the candidate with gradients sent in 16 bits, where that is allowed, fits and gains enough by it."""
+    plan = candidate.plan
+    if HALF_GRADIENTS not in costs.job.allow or plan.ranks == 1 or plan.launcher.device == "cpu":
+        return candidate
+    wire: Literal["bf16", "fp16"] = "fp16" if plan.precision == "fp16-autocast" else "bf16"
+    half = replace(plan, gradient_dtype=wire)
+    other = Candidate(plan=half, predicted=costs.predict(half, costs.memory(half)))
+    gains = other.predicted.step_seconds < (1 - BUCKET_GAIN) * candidate.predicted.step_seconds
+    return other if gains and fits(other) else candidate
 
 
 def with_bucket(costs: Costs, candidate: Candidate) -> Candidate:
@@ -204,8 +218,9 @@ def demand(plan: Plan) -> float:
 
 
 def simplicity(plan: Plan) -> tuple[int, ...]:
-    """Order plans of one strategy by their settings: recomputation, buckets, resharding, reduction, micro-batches."""
+    """Order plans of one strategy by their settings: wire, recomputation, buckets, resharding, reduction, batches."""
     return (
+        plan.gradient_dtype != "fp32",
         ("none", "full", "selective").index(plan.activation_checkpointing),
         plan.bucket_cap_mb is not None,
         not plan.reshard_after_forward,

@@ -43,7 +43,11 @@ def add_choice(parser: argparse._ActionsContainer) -> None:
         "--only", type=one_of(*STRATEGIES), default=(), metavar="STRATEGY,...", help=f"of {', '.join(STRATEGIES)}"
     )
     parser.add_argument(
-        "--allow", type=one_of("cpu-offload"), default=(), metavar="NAME,...", help="changes you permit: cpu-offload"
+        "--allow",
+        type=one_of("cpu-offload", "bf16-gradients"),
+        default=(),
+        metavar="NAME,...",
+        help="changes you permit: cpu-offload, bf16-gradients (sent in 16 bits)",
     )
 
 

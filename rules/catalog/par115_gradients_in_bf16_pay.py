@@ -9,7 +9,7 @@ memory, a step of a 1.4B GPT: 278 ms, with the bf16 hook 198 ms. The sum over ra
 bits in each hop: most runs bear it, small learning rates and many ranks least. So it is not switched on by itself.
 
 ## What to do
-Compare the loss of some hundred steps with and without it. In a plan: `"gradient_dtype": "bf16"`. In a script, DDP:
+Compare the loss of some hundred steps with and without it. Allow it: `--allow bf16-gradients`. In a script, DDP:
 `model.register_comm_hook(None, default_hooks.bf16_compress_hook)`; FSDP: `MixedPrecisionPolicy(param_dtype=...,
 reduce_dtype=torch.bfloat16)`.
 
@@ -55,5 +55,5 @@ def check(case: Case) -> Iterator[Finding]:
             f"of {seconds(predicted.step_seconds)}; it {risk}, so compare losses first"
         ),
         facts={"step_seconds": predicted.step_seconds, "with_half": half.step_seconds, "dtype": dtype},
-        remedy=f'write "gradient_dtype": "{dtype}" in the plan, or in the script {hook}',
+        remedy=f"allow it: --allow bf16-gradients; or in the script {hook}",
     )

@@ -25,20 +25,13 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Train with torchrun alone, once for each number of processes."""
-    done: dict[int, Trained] = {}
-
-    def train(ranks: int) -> Trained:
-        if ranks not in done:
-            folder = tmp_path_factory.mktemp("native")
-            launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-            command = [sys.executable, *launch, "kinds/train.py", str(folder)]
-            result = subprocess.run(command, cwd=SCRIPTS, capture_output=True, timeout=SECONDS, check=True)
-            done[ranks] = Trained(result.stdout.decode(), folder)
-        return done[ranks]
-
-    return train
+def native(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Train with torchrun alone on two ranks; four train on the same two batches."""
+    folder = tmp_path_factory.mktemp("native")
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *launch, "kinds/train.py", str(folder)]
+    result = subprocess.run(command, cwd=SCRIPTS, capture_output=True, timeout=SECONDS, check=True)
+    return Trained(result.stdout.decode(), folder)
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
@@ -72,19 +65,18 @@ def assert_same(ours: Any, theirs: Any) -> None:
     ],
 )
 def test_losses_and_checkpoints_are_those_of_ddp(
-    scripts: Any, native: Any, tmp_path: Path, ranks: int, fields: dict[str, Any]
+    scripts: Any, native: Trained, tmp_path: Path, ranks: int, fields: dict[str, Any]
 ) -> None:
-    theirs = native(ranks)
     folder = tmp_path / "out"
     folder.mkdir()
     kinds = ACCUMULATING if fields.get("accumulation", 1) > 1 else ()  # the others are refused
     result = scripts.applied("kinds/train.py", str(folder), *kinds, plan=scripts.plan(ranks, **fields))
     assert result.exit_code == 0, result.err
     ours = Trained(result.out, folder)
-    losses = [(what, loss) for what, loss in theirs.losses if not kinds or what.split()[0] in kinds]
+    losses = [(what, loss) for what, loss in native.losses if not kinds or what.split()[0] in kinds]
     assert [what for what, _ in ours.losses] == [what for what, _ in losses]
     assert [loss.expected for _, loss in ours.losses] == [loss for _, loss in losses]
-    assert_same(ours.files, {name: theirs.files[name] for name in theirs.files if not kinds or name[:-3] in kinds})
+    assert_same(ours.files, {name: native.files[name] for name in native.files if not kinds or name[:-3] in kinds})
 
 
 def test_the_report_says_how_the_model_was_sharded(scripts: Any, tmp_path: Path) -> None:

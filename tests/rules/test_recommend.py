@@ -90,6 +90,25 @@ def test_old_gpus_get_fp16_and_cpu_offload_only_on_request(machine: Machines, jo
     assert offloaded.plan.cpu_offload
 
 
+def test_gradients_are_sent_in_16_bits_only_where_that_is_allowed_and_pays(machine: Machines, job: Jobs) -> None:
+    slow, fast = machine(4, "a100", "PHB"), machine(4, "a100", "NV12")
+    assert {c.plan.gradient_dtype for c in recommend(job(1.3e9), slow).candidates} == {"fp32"}
+    allowed = recommend(job(1.3e9, global_batch=16, allow=("bf16-gradients",)), slow, only=("ddp",), gpus=4)
+    asked = recommend(job(1.3e9, global_batch=16), slow, only=("ddp",), gpus=4)
+    assert allowed.plan is not None
+    assert allowed.plan.gradient_dtype == "bf16"
+    assert allowed.predicted is not None and asked.predicted is not None
+    assert allowed.predicted.step_seconds < 0.97 * asked.predicted.step_seconds
+    kept = recommend(job(1.3e9, global_batch=512, allow=("bf16-gradients",)), fast, only=("ddp",))
+    assert kept.plan is not None
+    assert kept.plan.gradient_dtype == "fp32"
+    volta = recommend(
+        job(350e6, global_batch=16, allow=("bf16-gradients",)), machine(4, "v100", "PHB"), only=("ddp",), gpus=4
+    )
+    assert volta.plan is not None
+    assert volta.plan.gradient_dtype == "fp16"
+
+
 @pytest.mark.parametrize(("micro_batch", "checkpointing"), [(1, "none"), (6, "selective"), (16, "full")])
 def test_no_more_blocks_are_recomputed_than_memory_asks(
     nvswitch_server: Machine, job: Jobs, micro_batch: int, checkpointing: str
