@@ -29,7 +29,7 @@ NIC Legend:
 
 # of the host and its software, what is not said where it can't be read: few would miss it
 UNSAID = {"shm_free", "stack", "open_files", "cpu_quota", "container", "kernel_command_line", "rdma_devices"}
-UNSAID |= {"iommu", "acs", "fabric_manager", "mps"}
+UNSAID |= {"iommu", "acs", "fabric_manager", "mps", "topology_file"}
 
 
 def say(text: str) -> str:
