@@ -14,7 +14,7 @@ AT, LAST = 7, 12  # 5 steps an epoch: saved in the middle of the second
 @pytest.mark.parametrize(
     ("written", "options", "read"),
     [
-        (("ddp", 2), (), (("fsdp", 4), ("plain", 1))),
+        (("ddp", 2), (), (("fsdp", 4),)),
         (("fsdp", 4), ("asynchronous",), (("compiled", 2), ("plain", 1))),
     ],
     ids=["ddp", "fsdp"],
