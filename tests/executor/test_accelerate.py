@@ -37,6 +37,7 @@ class Trained:
         assert self.losses
         losses = {what: loss for what, loss in other.losses.items() if what in self.losses}
         assert self.losses == pytest.approx(losses, abs=1e-5)
+        assert self.weights
         assert self.weights.keys() <= other.weights.keys()
         for name in self.weights:
             state = other.weights[name]
