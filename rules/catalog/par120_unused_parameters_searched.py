@@ -26,10 +26,7 @@ from advisor.rules.rule import Case, rule
 @rule("PAR120", "unused-parameters-searched")
 def check(case: Case) -> Iterator[Finding]:
     script = case.script
-    if script is None or (case.plan is not None and case.plan.ranks == 1):
-        return
-    arguments = script.ddp_arguments
-    if arguments.get("find_unused_parameters") is not True or arguments.get("static_graph") is True:
+    if script is None or not searches_unused(case):
         return
     yield Finding(
         code="PAR120",
@@ -44,3 +41,11 @@ def check(case: Case) -> Iterator[Finding]:
         file=script.path,
         line=ddp_line(case),
     )
+
+
+def searches_unused(case: Case) -> bool:
+    """Say whether the script has DDP look for unused parameters in each step; on one rank nothing is lost by it."""
+    if case.script is None or (case.plan is not None and case.plan.ranks == 1):
+        return False
+    arguments = case.script.ddp_arguments
+    return arguments.get("find_unused_parameters") is True and arguments.get("static_graph") is not True

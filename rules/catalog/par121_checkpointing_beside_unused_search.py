@@ -16,6 +16,7 @@ torch.nn.parallel.DistributedDataParallel, `static_graph`; https://docs.pytorch.
 
 from collections.abc import Iterator
 
+from advisor.rules.catalog.par120_unused_parameters_searched import searches_unused
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
 
@@ -26,10 +27,7 @@ NAMES = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint
 def check(case: Case) -> Iterator[Finding]:
     script = case.script
     used = next((name for name in NAMES if script and name in script.uses), None)
-    if script is None or used is None or (case.plan is not None and case.plan.ranks == 1):
-        return
-    arguments = script.ddp_arguments
-    if arguments.get("find_unused_parameters") is not True or arguments.get("static_graph") is True:
+    if script is None or used is None or not searches_unused(case):
         return
     yield Finding(
         code="PAR121",
