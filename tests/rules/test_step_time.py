@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,14 +138,18 @@ def test_selective_checkpointing_costs_half_of_that() -> None:
 def test_selective_checkpointing_takes_what_lies_between_none_and_full(
     strategy: str, micro_batch: int, bandwidth: float, kept: bool
 ) -> None:
-    none, selective, full = (
-        step_time(JOB, plan(strategy, reshard_after_forward=kept, **fields), DEVICE, links(bandwidth)).step
-        for fields in (
-            {"micro_batch": micro_batch, "activation_checkpointing": which} for which in ("none", "selective", "full")
+    # A host that is the slower one spreads its delay over all kernels alike, so that a block that runs nothing again
+    # may end up to 2 % later beside blocks that do: without that delay the order is exact.
+    for device, tolerance in ((msgspec.structs.replace(DEVICE, launch_seconds=0.0), 1e-9), (DEVICE, 0.03)):
+        none, selective, full = (
+            step_time(JOB, plan(strategy, reshard_after_forward=kept, **fields), device, links(bandwidth)).step
+            for fields in (
+                {"micro_batch": micro_batch, "activation_checkpointing": which}
+                for which in ("none", "selective", "full")
+            )
         )
-    )
-    assert none <= selective * (1 + 1e-9)
-    assert selective <= full * (1 + 1e-9)
+        assert none <= selective * (1 + tolerance)
+        assert selective <= full * (1 + tolerance)
 
 
 def test_small_batches_are_bound_by_the_host_and_more_so_under_fsdp(job: Callable[..., Job]) -> None:

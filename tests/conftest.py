@@ -1,0 +1,9 @@
+"""Property tests try the same examples in every run; `HYPOTHESIS_PROFILE=explore pytest -m 'not slow'` looks for new."""
+
+import os
+
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
