@@ -1,4 +1,4 @@
-"""Property tests try the same examples in every run; `HYPOTHESIS_PROFILE=explore pytest -m 'not slow'` looks for new."""
+"""Property tests try the same examples in every run; `HYPOTHESIS_PROFILE=explore pytest -m "not slow"` tries others."""
 
 import os
 
