@@ -20,6 +20,7 @@ from advisor.rules.plan import Assumption, Candidate, Checkpointing, Finding, Me
 from advisor.rules.rule import Case, Rule, run_rules
 from advisor.rules.scaling import batch_advice, left_out_for_the_batch, scaling_of
 from advisor.rules.strategies import BUCKET_CAPS_MB, Group, Shape, micro_batches, plans, shapes, useful_groups
+from advisor.rules.transport import ASSUMED_RDMA, assumed_ethernet
 from advisor.rules.visible_devices import for_planning
 
 # Plans nearer than this are equal: one configuration repeated on one machine differs by about 4 %; unmeasured, the
@@ -105,6 +106,11 @@ def assume_missing(machine: Machine) -> tuple[Machine, tuple[Assumption, ...]]:
         value = f"{ASSUMED_FLOPS / 1e12:.0f} TFLOP/s, {bandwidth(ASSUMED_MEMORY_BANDWIDTH)}"
         why = f"no data sheet here is for {unnamed[0].name or 'a GPU without a name'}; add --gpu NAME"
         guesses.append(Assumption(what="GPU speed", value=value, why=why))
+    if machine.nodes > 1 and not any(nic.bandwidth for nic in machine.nics):
+        rdma = any(nic.kind != "ethernet" for nic in machine.nics)
+        value = f"{bandwidth(ASSUMED_RDMA if rdma else assumed_ethernet(machine))} per adapter between hosts"
+        why = "the source tells no adapter's rate; say it, for example --machine '2x8 h100 nvswitch, ib 400'"
+        guesses.append(Assumption(what="network", value=value, why=why))
     return known, tuple(guesses)
 
 

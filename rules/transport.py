@@ -11,6 +11,7 @@ from advisor.rules.hardware import gpu_model
 from advisor.rules.links import attachment, generation_under_load, nvlink_rate
 from advisor.rules.machine import Gpu, Link, LinkKind, Machine
 from advisor.rules.nccl import PCIE_SHARE, nvlink_speed
+from advisor.rules.nvlinks import is_module
 
 # Achieved share of the bandwidth that NCCL's model counts. Each is a round number near the large messages of the rows
 # named here, which benchmarks/data/published-collectives.jsonl marks as `fit`; all other rows of that file check them.
@@ -29,9 +30,11 @@ ASSUMED_BETWEEN_SOCKETS = {3: 10e9, 4: 16e9, 5: 22e9}
 TCP_THREAD = 3.2e9
 TCP_FURTHER_THREAD = 0.5  # of the first
 
-# Where a source lists no rate: a 100 Gb/s adapter, and 10 Gb/s Ethernet.
+# Where a source lists no rate: a 100 Gb/s adapter, and 10 Gb/s Ethernet; 100 Gb/s on a host of eight GPU modules of
+# Ampere or later, since that is the least that clouds and vendors put beside them (a2-ultragpu-8g 100, p4d 400 Gb/s).
 ASSUMED_RDMA = 12.5e9
 ASSUMED_ETHERNET = 1.25e9
+ASSUMED_ETHERNET_OF_MODULES = 12.5e9
 
 RING_GRAPH = 0  # its number in NCCL's dump
 
@@ -105,12 +108,19 @@ def network_speed(machine: Machine, gpus: int, concurrent: int) -> float:
     if rdma and not _is_set(machine, "NCCL_IB_DISABLE"):
         rates = [NETWORK * rate for rate in rdma]
     else:
-        ethernet = [nic.bandwidth or ASSUMED_ETHERNET for nic in machine.nics] or [ASSUMED_ETHERNET]
+        assumed = assumed_ethernet(machine)
+        ethernet = [nic.bandwidth or assumed for nic in machine.nics] or [assumed]
         rates = [min(NETWORK * rate, tcp_speed(machine.environment)) for rate in ethernet]
     most = len(rates) if any(nic.kind == "efa" for nic in machine.nics) else max(1, len(machine.gpus))
     total = sum(sorted(rates, reverse=True)[:most]) / concurrent
     slots = [PCIE_SHARE * slot for slot in map(attachment, machine.gpus) if slot is not None]
     return min(total, gpus * min(slots)) if slots else total
+
+
+def assumed_ethernet(machine: Machine) -> float:
+    """Bytes per second of an Ethernet adapter of which no source tells the rate."""
+    recent = [gpu for gpu in machine.gpus if is_module(gpu) and int((capability_of(gpu) or "0").split(".")[0]) >= 8]
+    return ASSUMED_ETHERNET_OF_MODULES if len(recent) >= 8 else ASSUMED_ETHERNET
 
 
 def tcp_speed(environment: Mapping[str, str]) -> float:

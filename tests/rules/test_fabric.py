@@ -11,6 +11,7 @@ from advisor.rules.errors import AdvisorError
 from advisor.rules.fabric import OPS, Collective, collective_seconds, collectives_of, fabric_of, ring_bandwidth
 from advisor.rules.links import kind_of_code, with_link_bandwidths
 from advisor.rules.machine import Gpu, Host, Link, Machine, Nic
+from advisor.rules.transport import TCP_THREAD, assumed_ethernet
 
 MIB, GIB = 1024**2, 1024**3
 NO_P2P = {"NCCL_P2P_DISABLE": "1"}
@@ -182,7 +183,14 @@ def test_more_socket_threads_speed_tcp_up() -> None:
 
 
 def test_nodes_without_a_listed_adapter_are_taken_to_have_ten_gigabit_ethernet() -> None:
-    assert bus_bandwidth(machine("NV12", 8, "a100"), nodes=4) == pytest.approx(1.16e9, rel=0.1)
+    assert bus_bandwidth(machine("NV2", 8, "v100"), nodes=4) == pytest.approx(1.16e9, rel=0.1)
+    assert bus_bandwidth(machine("PIX", 8, "a100 pcie"), nodes=4) == pytest.approx(1.16e9, rel=0.1)
+
+
+def test_beside_eight_recent_modules_a_hundred_gigabit_are_assumed_which_one_tcp_thread_does_not_fill() -> None:
+    modules = machine("NV12", 8, "a100")
+    assert assumed_ethernet(modules) == 12.5e9
+    assert bus_bandwidth(modules, nodes=4) == pytest.approx(TCP_THREAD, rel=0.1)
 
 
 def test_a_thousand_nodes_cost_more_latency_than_two() -> None:

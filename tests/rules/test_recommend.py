@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from advisor.probe.load import load_machine
 from advisor.rules.errors import AdvisorError
 from advisor.rules.job import Job, assume_architecture
 from advisor.rules.machine import Machine
@@ -177,3 +178,12 @@ def test_a_script_without_a_job_gets_all_gpus_and_keeps_its_batch(nvswitch_serve
     plan = script_plan(nvswitch_server)
     assert (plan.strategy, len(plan.gpus), plan.micro_batch, plan.bucket_cap_mb) == ("ddp", 8, None, None)
     assert script_plan(nvswitch_server, 1).strategy == "single"
+
+
+def test_an_unknown_network_between_hosts_is_an_assumption_that_is_shown(job: Jobs) -> None:
+    def assumed(words: str) -> list[str]:
+        return [a.value for a in recommend(job(1e9), load_machine(words)).assumptions if a.what == "network"]
+
+    assert assumed("2x8 a100") == ["12.5 GB/s per adapter between hosts"]
+    assert assumed("2x4 v100") == ["1.25 GB/s per adapter between hosts"]
+    assert assumed("2x8 a100, ib 200") == assumed("8x a100") == []
