@@ -8,6 +8,7 @@ from typing import NoReturn
 from advisor.rules.errors import AdvisorError
 
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_SECONDS = {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
@@ -29,6 +30,11 @@ def size(text: str) -> int:
     return int(_scaled(text.strip().rstrip("bB") or text, _BYTES, "a size such as 24GB or 40GiB"))
 
 
+def span(text: str) -> float:
+    """Read a time in seconds, at least one: 120, 120s, 2min."""
+    return _scaled(text, _SECONDS, "a time such as 120s or 2min")
+
+
 def names(text: str) -> tuple[str, ...]:
     """Read a list of names separated by commas."""
     return tuple(word for word in (part.strip() for part in text.split(",")) if word)
@@ -44,6 +50,17 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
         return names(text)
 
     return read
+
+
+def add_allow(parser: argparse._ActionsContainer) -> None:
+    """Add the option that permits what is never done unasked."""
+    parser.add_argument(
+        "--allow",
+        type=one_of("cpu-offload", "bf16-gradients"),
+        default=(),
+        metavar="NAME,...",
+        help="changes you permit: cpu-offload, bf16-gradients (sent in 16 bits)",
+    )
 
 
 def add_output(parser: argparse._ActionsContainer, endings: Iterable[str] = ()) -> None:

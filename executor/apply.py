@@ -15,14 +15,18 @@ from advisor.executor.fault import fault_of
 from advisor.executor.folder import RunFolder, choose_folder, write_whole
 from advisor.executor.launch import Launch, plan_launch, sees_one_gpu
 from advisor.executor.leftovers import leftovers, mark_alive, unmark_alive
+from advisor.executor.observe import observed_of
 from advisor.executor.process import run
-from advisor.executor.records import RankRecord, read_ranks
+from advisor.executor.records import read_ranks
 from advisor.executor.refuse import refuse
 from advisor.executor.script import read_script
 from advisor.rules.errors import AdvisorError
+from advisor.rules.format import plural, seconds
 from advisor.rules.machine import Machine, Unknown
 from advisor.rules.observed import Observed
 from advisor.rules.plan import Finding, Plan, Predicted
+from advisor.rules.plan_name import strategy
+from advisor.rules.trial import Calibrated
 
 HANG_TIMEOUT = 60.0  # seconds
 
@@ -47,9 +51,11 @@ def apply(
     machine: Machine | None = None,
     hang_timeout: float = HANG_TIMEOUT,
     findings: Sequence[Finding] = (),
+    choose: Callable[[Plan, Path], Calibrated] | None = None,
 ) -> report.Run:
     """Run `script`, spelt as the user typed it, and return what was measured, also written to report.json.
 
+    `choose` makes another plan of `plan` by trials whose records it puts into the folder given to it.
     `findings` on machine and plan are said before it starts and stored; whether to start is the caller's decision.
     Rank 0 writes to our own streams; what torchrun itself says is kept in logs/torchrun.err. Raises AdvisorError if the
     script can't be run as planned, and if torchrun ends before any process has started. Ranks that wait for one
@@ -59,7 +65,6 @@ def apply(
     refuse(plan, facts)
     started = _now()
     folder = choose_folder(run_dir, script, started)
-    launch = plan_launch(plan, script, arguments, folder, machine=machine, facts=facts)
     for line in leftovers(folder.path.absolute().parent):
         say(line)
     for finding in findings:
@@ -69,10 +74,15 @@ def apply(
         where = f"{facts.first_gpu.file}, line {facts.first_gpu.line}"
         say(f"each rank sees its own GPU alone, as cuda:0, since the script takes the first GPU ({where})")
     folder.create()
+    calibrated = None
+    if choose is not None:
+        calibrated = _calibrated(choose, plan, folder)
+        plan, predicted = calibrated.plan, calibrated.predicted or predicted
+    launch = plan_launch(plan, script, arguments, folder, machine=machine, facts=facts)
     _begin(folder, plan)
     clock = time.monotonic()
     ended = run(launch, folder, plan.launcher.nproc_per_node, hang_timeout)
-    seconds = time.monotonic() - clock
+    duration = time.monotonic() - clock
     unmark_alive(folder)
     records = read_ranks(folder.ranks)
     torchrun_log = folder.torchrun_log.read_text(errors="replace")
@@ -89,7 +99,7 @@ def apply(
         arguments=tuple(arguments),
         folder=str(folder.path),
         started=started.isoformat(timespec="seconds"),
-        seconds=seconds,
+        seconds=duration,
         exit_code=exit_code,
         failed_rank=failed_rank,
         failure=_last_words(folder, failed_rank),
@@ -102,6 +112,7 @@ def apply(
         changes=report.changes(plan, records),
         became=report.became(records),
         findings=tuple(findings),
+        calibrated=calibrated,
         unknown=(*report.unknowns(ranks, records), *map(_cut, ended.cut_logs.items())),
     )
     try:
@@ -109,6 +120,15 @@ def apply(
     except OSError as error:  # what was measured is still shown
         say(f"can't write {folder.report}: {error.strerror}")
     return result
+
+
+def _calibrated(choose: Callable[[Plan, Path], Calibrated], plan: Plan, folder: RunFolder) -> Calibrated:
+    """Choose the plan, and leave what was tried in calibration.json."""
+    calibrated = choose(plan, folder.path / "trials")
+    write_whole(folder.calibration, msgspec.json.format(msgspec.json.encode(calibrated), indent=2) + b"\n")
+    tries = plural(len(calibrated.trials), "trial")
+    say(f"{strategy(calibrated.plan)} after {tries} in {seconds(calibrated.spent)}: {calibrated.why}")
+    return calibrated
 
 
 def _begin(folder: RunFolder, plan: Plan) -> None:
@@ -123,20 +143,6 @@ def _begin(folder: RunFolder, plan: Plan) -> None:
 def _cut(log: tuple[str, str]) -> Unknown:
     name, why = log
     return Unknown(what=f"the end of logs/{name}", why=f"it could not be written: {why}")
-
-
-def observed_of(record: RankRecord) -> Observed | None:
-    """Return the model and batch that a rank saw in its first step."""
-    model = record.model
-    if model is None or not model.forwards:
-        return None
-    return Observed(
-        parameters=model.parameters,
-        trainable=model.trainable,
-        inputs=model.inputs,
-        autocast=model.autocast,
-        forwards_per_step=model.forwards,
-    )
 
 
 def _now() -> datetime.datetime:

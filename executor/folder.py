@@ -20,6 +20,7 @@ class RunFolder:
         self.ranks = path / "ranks"
         self.logs = path / "logs"
         self.torchrun_log = self.logs / "torchrun.err"
+        self.calibration = path / "calibration.json"  # where the plan was chosen by trials
         self.report = path / "report.json"
         self.alive = path / "alive.json"  # while the run lives
 

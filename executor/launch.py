@@ -24,6 +24,10 @@ class Launch(Value, frozen=True, kw_only=True):
     environment: dict[str, str]
     unset: tuple[str, ...] = ()
 
+    def environ(self) -> dict[str, str]:
+        """Return the whole environment that it is started in."""
+        return {name: value for name, value in os.environ.items() if name not in self.unset} | self.environment
+
     def shell(self) -> str:
         """Spell it as a line for a shell."""
         unset = [word for name in self.unset for word in ("-u", name)]

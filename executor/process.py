@@ -40,8 +40,7 @@ def run(launch: Launch, folder: RunFolder, ranks: int = 1, hang_timeout: float =
     before = {child.pid for child in descendants()}
     console = Console(folder.logs, ranks)
     watch = Watch(ranks, hang_timeout, folder.ranks, say) if hang_timeout > 0 and ranks > 1 else None
-    environment = {name: value for name, value in os.environ.items() if name not in launch.unset} | launch.environment
-    environment["ADVISOR_OUTPUT"] = console.paths
+    environment = launch.environ() | {"ADVISOR_OUTPUT": console.paths}
     if watch is not None:
         environment["ADVISOR_WATCH"] = watch.address
     process = subprocess.Popen(

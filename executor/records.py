@@ -63,6 +63,12 @@ class Memory(Row, frozen=True, kw_only=True, tag="memory"):
     device_used: int | None = None
 
 
+class Refused(Row, frozen=True, kw_only=True, tag="refused"):
+    """What a trial would have written to, though it was there before."""
+
+    path: str
+
+
 class Failed(Row, frozen=True, kw_only=True, tag="failed"):
     """The exception that ended the script; frames from the innermost out."""
 
@@ -84,13 +90,14 @@ class RankRecord(Value, frozen=True, kw_only=True):
     ddp: tuple[Ddp, ...] = ()
     libraries: tuple[Library, ...] = ()
     model: Model | None = None
+    refused: tuple[str, ...] = ()  # paths, in a trial
     failed: Failed | None = None
     exit_code: int | None = None  # None: ended by a signal, by os._exit or not at all
 
 
 LONGEST_END = 200  # bytes of an End
 
-_decoder = msgspec.json.Decoder(Start | Ddp | Library | Model | Steps | Memory | Failed | End)
+_decoder = msgspec.json.Decoder(Start | Ddp | Library | Model | Steps | Memory | Refused | Failed | End)
 
 
 def read_ranks(folder: Path) -> tuple[RankRecord, ...]:
@@ -114,6 +121,7 @@ def read_rank(path: Path) -> RankRecord:
         ddp=tuple(row for row in rows if isinstance(row, Ddp)),
         libraries=tuple(row for row in rows if isinstance(row, Library)),
         model=next((row for row in rows if isinstance(row, Model)), None),
+        refused=tuple(row.path for row in rows if isinstance(row, Refused)),
         failed=next((row for row in rows if isinstance(row, Failed)), None),
         exit_code=ends[-1].exit_code if ends else None,
     )

@@ -11,6 +11,7 @@ from advisor.executor.folder import write_whole
 from advisor.executor.records import Memory, RankRecord
 from advisor.rules.machine import Unknown, Value
 from advisor.rules.plan import Finding, Plan, Predicted
+from advisor.rules.trial import Calibrated
 
 # Step 0 has no measured start; DDP rebuilds its buckets in step 1. A plan's `static_graph` does in steps 3 and 5 again,
 # which a median bears.
@@ -88,6 +89,7 @@ class Run(Value, frozen=True, kw_only=True):
     changes: tuple[Change, ...] = ()
     became: tuple[Became, ...] = ()
     findings: tuple[Finding, ...] = ()  # on the machine and the plan, before the start
+    calibrated: Calibrated | None = None  # how the plan was chosen by trials, before the start
     unknown: tuple[Unknown, ...] = ()
 
 

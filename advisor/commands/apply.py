@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from advisor.answer import Answer
-from advisor.arguments import add_machine, add_output, count, one_of
+from advisor.arguments import add_allow, add_machine, add_output, count, one_of, span
 from advisor.commands.machine import machine_of
 from advisor.commands.recommend import STRATEGIES, with_devices
 from advisor.commands.rules import add_rules, rules_of
@@ -17,11 +17,16 @@ from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine
 from advisor.rules.observed import Observed, job_of, plan_as_run
 from advisor.rules.plan import Finding, Plan, Predicted, Recommendation
-from advisor.rules.recommend import assume_missing
+from advisor.rules.recommend import assume_missing, with_environment
 from advisor.rules.rule import Case, Rule, run_rules
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from advisor.executor.script import ScriptFacts
+    from advisor.rules.trial import Calibrated
+
+BUDGET = 120.0  # seconds
 
 
 def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -38,6 +43,15 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--only", type=one_of(*STRATEGIES), default=(), metavar="STRATEGY,...", help="strategies allowed"
     )
+    add_allow(parser)
+    parser.add_argument(
+        "--budget",
+        metavar="SECONDS",
+        type=span,
+        default=BUDGET,
+        help=f"time for short trials that choose the plan, before the run (default: {BUDGET:.0f}s)",
+    )
+    parser.add_argument("--no-calibrate", action="store_true", help="run no trials: all GPUs, DDP as the script has it")
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="folder of the run (default: advisor-runs/...)")
     parser.add_argument(
         "--hang-timeout",
@@ -64,6 +78,7 @@ def run(args: argparse.Namespace) -> Answer:
     from advisor.executor.script_uses import script_of
 
     script, *arguments = args.command_line
+    facts = read_script(script)
     if args.machine is not None and not args.dry_run:
         raise AdvisorError(
             "--machine describes another machine; a script runs on this one", "add --dry-run, or leave it out"
@@ -71,11 +86,12 @@ def run(args: argparse.Namespace) -> Answer:
     machine = with_devices(machine_of(args), args.gpus)
     rules = rules_of(args)
     plan, predicted = _plan(args, machine, rules)
-    if args.only and plan.strategy not in args.only:
+    choose = _choice(args, machine, rules, facts) if args.plan is None and plan.ranks > 1 else None
+    if args.only and plan.strategy not in args.only and choose is None:
         raise AdvisorError(
             f"the plan's strategy is {plan.strategy}, not {' or '.join(args.only)}", "give another --plan or --only"
         )
-    shown = script_of(script, read_script(script))
+    shown = script_of(script, facts)
     findings = run_rules(rules, Case(machine=machine, plan=plan, predicted=predicted, script=shown))
     refuse_errors(findings, args.force)
     if args.dry_run:
@@ -96,6 +112,7 @@ def run(args: argparse.Namespace) -> Answer:
         machine=machine,
         hang_timeout=executor.HANG_TIMEOUT if args.hang_timeout is None else args.hang_timeout,
         findings=findings,
+        choose=choose,
     )
 
     def report() -> "RenderableType":
@@ -109,6 +126,28 @@ def run(args: argparse.Namespace) -> Answer:
         return run_verdict(result)
 
     return Answer(result.exit_code, result, report, verdict, to_stderr=True)
+
+
+def _choice(
+    args: argparse.Namespace, machine: Machine, rules: Sequence[Rule], facts: "ScriptFacts"
+) -> "Callable[[Plan, Path], Calibrated] | None":
+    """Return what chooses a plan by trials; None where there are to be none."""
+    from advisor.executor.calibrate import Task, calibrate
+    from advisor.probe.merge import merge
+    from advisor.probe.text.nccl_log import read_nccl_log
+
+    if args.no_calibrate or facts.syntax_error is not None:
+        return None
+
+    def settings(plan: Plan, log: str) -> dict[str, str]:
+        told = read_nccl_log(log, "NCCL's log of the first trial")
+        known = machine if told is None else merge([machine, told])
+        env = with_environment(plan, run_rules(rules, Case(machine=known, plan=plan))).env
+        return {name: value for name, value in env.items() if name not in plan.env}
+
+    script, *arguments = args.command_line
+    task = Task(machine, script, tuple(arguments), facts, args.budget, settings, args.only, args.allow)
+    return lambda plan, folder: calibrate(plan, task, folder)
 
 
 def refuse_errors(findings: Sequence[Finding], force: Collection[str]) -> None:

@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from advisor.answer import Answer
-from advisor.arguments import add_machine, add_output, count, one_of
+from advisor.arguments import add_allow, add_machine, add_output, count, one_of
 from advisor.commands.job import add_job, job_of
 from advisor.commands.machine import machine_of
 from advisor.commands.rules import add_only, add_rules, rules_of
@@ -42,13 +42,7 @@ def add_choice(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--only", type=one_of(*STRATEGIES), default=(), metavar="STRATEGY,...", help=f"of {', '.join(STRATEGIES)}"
     )
-    parser.add_argument(
-        "--allow",
-        type=one_of("cpu-offload", "bf16-gradients"),
-        default=(),
-        metavar="NAME,...",
-        help="changes you permit: cpu-offload, bf16-gradients (sent in 16 bits)",
-    )
+    add_allow(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

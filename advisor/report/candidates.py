@@ -7,9 +7,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from advisor.report.layout import Column, Grid, Row, section, sentence
-from advisor.report.plan import batch, devices, reduced_late, strategy
+from advisor.report.plan import batch, devices
 from advisor.rules.format import count, memory, plural, seconds_range
 from advisor.rules.plan import Candidate, Plan
+from advisor.rules.plan_name import reduced_late, strategy
 
 MOST_ROWS = 12
 TIE = "tie: "  # how the reason of a candidate begins that is as good as the plan

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from advisor.rules.format import UNKNOWN, count, ids, plural
 from advisor.rules.plan import Plan
+from advisor.rules.plan_name import reduced_late
 
 SCRIPT = "left to the script"
 PRECISION = {
@@ -33,31 +34,6 @@ def devices_in_words(plan: Plan, gpus_there: int = 0) -> str:
     idle = gpus_there - len(plan.gpus)
     text = f"{ids(plan.gpus)}{f' of {gpus_there}; {idle} stay idle' if idle > 0 else ''}"
     return f"{text}, on each of {plan.nodes} hosts: {plural(plan.ranks, 'rank')}" if plan.nodes > 1 else text
-
-
-def reduced_late(plan: Plan) -> bool:
-    """Say whether a sharded plan keeps whole gradients over its micro-batches and reduces them in the last alone."""
-    return plan.strategy in ("fsdp", "hsdp") and plan.accumulation > 1 and not plan.sync_each_micro_batch
-
-
-def strategy(plan: Plan) -> str:
-    """Name a strategy and what sets it apart, short enough for a table: `FSDP, recompute, offload`."""
-    name = {
-        "single": "one process",
-        "ddp": "DDP",
-        "fsdp": "FSDP",
-        "hsdp": f"HSDP {plan.shard_size}x{plan.ranks // plan.shard_size}",
-    }[plan.strategy]
-    sharded = plan.strategy in ("fsdp", "hsdp")
-    marks = [
-        "no reshard" if sharded and not plan.reshard_after_forward else "",
-        "late reduce" if reduced_late(plan) else "",
-        {"none": "", "selective": "selective recompute", "full": "recompute"}[plan.activation_checkpointing],
-        "CPU offload" if plan.cpu_offload else "",
-        f"{plan.gradient_dtype} gradients" if plan.gradient_dtype != "fp32" else "",
-        f"{plan.bucket_cap_mb:g} MiB buckets" if plan.bucket_cap_mb is not None else "",
-    ]
-    return ", ".join([name, *(mark for mark in marks if mark)])
 
 
 def strategy_in_words(plan: Plan) -> str:

@@ -31,13 +31,13 @@ from advisor.report.plan import (
     devices_in_words,
     gradients_in_words,
     launch_in_words,
-    strategy,
     strategy_in_words,
 )
 from advisor.report.scaling import scaling_section
 from advisor.rules.format import count, memory, memory_column, plural, seconds, seconds_column, seconds_range
 from advisor.rules.machine import LIVE, Machine
 from advisor.rules.plan import Assumption, Finding, Memory, Plan, Predicted, Recommendation
+from advisor.rules.plan_name import strategy
 
 
 def recommendation_report(recommendation: Recommendation, machine: Machine, *, again: str) -> RenderableType:

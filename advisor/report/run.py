@@ -8,6 +8,7 @@ from rich.text import Text
 from advisor.executor.fault import Fault
 from advisor.executor.launch import Launch
 from advisor.executor.report import Became, Change, RankRun, Run, StepTime
+from advisor.report.calibrated import trials_section
 from advisor.report.layout import (
     Column,
     Command,
@@ -21,13 +22,16 @@ from advisor.report.layout import (
     sentence,
     stack,
 )
-from advisor.report.plan import devices_in_words, strategy
+from advisor.report.plan import devices_in_words
 from advisor.rules.format import UNKNOWN, folded, ids, memory, percent, plural, seconds, seconds_range
+from advisor.rules.plan_name import strategy
 
 MOST_RANKS = 16
+CALIBRATION = "calibration.json"
 FILES = (
     ("report.json", "all of this and more, for programs"),
     ("plan.json", "what was run; again with: --plan"),
+    (CALIBRATION, "all trials; shown again with: advisor recommend --run"),
     ("logs/", "what each rank wrote"),
     ("ranks/", "each rank's steps and memory"),
 )
@@ -38,13 +42,14 @@ def run_report(run: Run) -> RenderableType:
     return stack(
         Group(_verdict_line(run), *_failure(run)),
         _compared(run),
+        None if run.calibrated is None else trials_section(run.calibrated),
         _ranks(run.ranks),
         _changes(run.changes),
         *_libraries(run.became),
         section("Not known", labelled([(unknown.what, unknown.why) for unknown in run.unknown]))
         if run.unknown
         else None,
-        section(f"Files in {run.folder}", labelled(FILES)),
+        section(f"Files in {run.folder}", labelled([row for row in FILES if run.calibrated or row[0] != CALIBRATION])),
     )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -18,12 +19,14 @@ Act = Callable[[ModuleType], None]
 PLANNED = {"bucket_cap_mb": None, "gradient_as_bucket_view": False}
 
 
-def install(plan: dict[str, Any], recorder: Any) -> None:
-    """Have the plan put into effect and the steps recorded, once the script imports torch."""
+def install(plan: dict[str, Any], recorder: Any, trial: dict[str, Any] | None = None) -> None:
+    """Have the plan put into effect and the steps recorded, once the script imports torch; of a trial, only some."""
     acts: dict[str, list[Act]] = {
         "torch.optim.optimizer": [functools.partial(record_steps, recorder.step_ended)],
     }
     for name, act in planned_acts(plan, recorder):
+        acts.setdefault(name, []).append(act)
+    for name, act in () if trial is None else trial_acts(trial, recorder):
         acts.setdefault(name, []).append(act)
     for name in acts.keys() & sys.modules.keys():
         for act in acts.pop(name):
@@ -86,6 +89,24 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
         yield "torch.nn.parallel.distributed", static.steer_ddp
     finish.insert(0, functools.partial(observe, recorder, asked))
     yield "torch.nn.parallel.distributed", functools.partial(steer_ddp, plan, recorder.note, prepare, finish)
+
+
+def trial_acts(given: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act]]:
+    """Name the modules that a trial changes, and how."""
+    with importing_ours():
+        from advisor.executor.in_process import trial
+    recorder.last_step = given["steps"]
+    for name, act in trial.acts(given, recorder.note):
+        yield name, functools.partial(or_end, act)
+
+
+def or_end(act: Act, module: ModuleType) -> None:
+    """Act on a module; where that fails the trial ends, since nothing else keeps it from writing."""
+    try:
+        act(module)
+    except Exception as error:
+        sys.stderr.write(f"advisor: the trial can't be held back: {error!r}\n")
+        os._exit(1)
 
 
 @contextlib.contextmanager

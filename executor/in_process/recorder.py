@@ -23,6 +23,7 @@ class Recorder:
         self.folder = folder
         self.exit_code = 0  # unless the worker sees an exception
         self.finish_observing: Callable[[], None] | None = None  # to be called after the first step
+        self.last_step: int | None = None  # after which a trial ends
         self._pid = os.getpid()
         self._file = os.open(folder / f"{rank}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._observed = False
@@ -49,7 +50,12 @@ class Recorder:
             now = time.perf_counter()
         self._ended.append((now, self._device_mark()))
         self._measure()
-        if now - self._flushed >= FLUSH_SECONDS:
+        if self.last_step is not None:
+            self._flush(now)  # a trial may be killed at any time
+            if self._written + len(self._ended) >= self.last_step:
+                self.close()
+                os._exit(0)  # nothing that the script does at its end belongs to a trial
+        elif now - self._flushed >= FLUSH_SECONDS:
             self._flush(now)
 
     def count_only(self, owner: Any) -> None:
@@ -60,6 +66,8 @@ class Recorder:
         """Write what is left and how the script ended."""
         if os.getpid() != self._pid:
             return
+        if self.last_step is not None and self._ended and self._ended[-1][1] is not None:
+            self._ended[-1][1].synchronize()
         self._measure(last=True)
         self._flush(time.perf_counter())
         self.note("end", exit_code=self.exit_code)

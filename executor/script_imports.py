@@ -1,0 +1,32 @@
+"""The packages that a script imports when it starts, for a process that imports them once for all trials."""
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from advisor.executor.script import own_modules, parsed, source_of
+
+# They look at the GPUs, or start threads, when they are imported: a process forked afterwards could not use CUDA.
+NOT_BEFORE_A_FORK = ("bitsandbytes", "deepspeed", "jax", "tensorflow", "vllm")
+
+
+def packages_of(script: str) -> list[str]:
+    """List the modules that the script and its own modules import at their top level, torch first; none twice."""
+    path = Path(script)
+    try:
+        sources = [tree for _, tree in own_modules(path, parsed(source_of(path), path))]
+    except (SyntaxError, ValueError, RecursionError):
+        sources = []
+    named = [name for tree in sources for name in _imports(tree.body)]
+    wanted = [name for name in named if name.split(".")[0] not in (*NOT_BEFORE_A_FORK, "__future__")]
+    return list(dict.fromkeys(["torch", "torch.distributed", *wanted]))
+
+
+def _imports(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+        elif isinstance(node, ast.Try):
+            yield from _imports(node.body)

@@ -1,0 +1,94 @@
+"""The trials of one calibration: how long each may take, what came of it, and what is left of the budget."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+from advisor.executor.console import say
+from advisor.executor.folder import RunFolder
+from advisor.executor.launch import Launch
+from advisor.executor.observe import observed_of
+from advisor.executor.records import read_ranks
+from advisor.executor.report import WARM_UP_STEPS
+from advisor.executor.trials import Request, Trials
+from advisor.rules.format import seconds
+from advisor.rules.observed import Observed
+from advisor.rules.plan import Plan
+from advisor.rules.plan_name import strategy
+from advisor.rules.trial import Purpose, Timing, Trial, timing
+
+LEAST_STEPS, MOST_STEPS = 5, 40  # measured in one trial
+MEASURED_SECONDS = 1.0  # in one trial, where a step is short
+SLOWER = 4.0  # times the best step: a plan that is so slow is stopped
+START_AGAIN = 2.0  # times the start of the first trial, before a plan counts as hanging
+SPARE_SECONDS = 3.0
+SHARE_OF_FIRST = 0.5  # of what is left of the budget, that the first trial may take
+
+
+class Session:
+    def __init__(self, trials: Trials, launch: Callable[[Plan, RunFolder], Launch], budget: float) -> None:
+        self.started = time.monotonic()
+        self.done: list[Trial] = []
+        self.observed: Observed | None = None
+        self.log = ""  # of NCCL, in the first trial
+        self._trials, self._launch, self._budget = trials, launch, budget
+        self._steps = WARM_UP_STEPS + LEAST_STEPS
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def left(self) -> float:
+        return self._budget - self.spent
+
+    def first(self, plan: Plan) -> Trial:
+        """Run the script as it is, look at its model and batch, and let NCCL say how the GPUs talk."""
+        trial, folder = self._run(plan, "as-is", self.left * SHARE_OF_FIRST, {"NCCL_DEBUG": "INFO"})
+        self.observed = next((seen for seen in map(observed_of, read_ranks(folder.ranks)) if seen), None)
+        self.log = "\n".join(path.read_text(errors="replace") for path in folder.logs.glob("nccl.*"))
+        if trial.steps:
+            many = int(MEASURED_SECONDS / median(trial.steps))
+            self._steps = WARM_UP_STEPS + min(max(many, LEAST_STEPS), MOST_STEPS)
+        return trial
+
+    def again(self, plan: Plan, purpose: Purpose, best: float) -> Trial | None:
+        """Try a plan; None where too little of the budget is left. `best` is the shortest step so far, in seconds."""
+        start = self.done[0].start_seconds or 0.0
+        if start + self._steps * best > self.left:
+            return None
+        limit = START_AGAIN * start + SLOWER * self._steps * best + SPARE_SECONDS
+        return self._run(plan, purpose, min(limit, self.left), {})[0]
+
+    def of(self, plan: Plan) -> list[Trial]:
+        """Return the trials of a plan with its traffic, in their order."""
+        return [trial for trial in self.done if trial.plan == plan and trial.purpose != "no-communication"]
+
+    def timing(self, plan: Plan) -> Timing:
+        """Return what is known of a plan of which every trial was measured."""
+        ((_, known),) = self.timings([plan])
+        return known
+
+    def timings(self, plans: Sequence[Plan]) -> list[tuple[Plan, Timing]]:
+        """Return what is known of those plans of which every trial was measured."""
+        whole = [(plan, self.of(plan)) for plan in plans]
+        whole = [(plan, trials) for plan, trials in whole if all(trial.outcome == "measured" for trial in trials)]
+        return [(plan, known) for plan, trials in whole if (known := timing(trials)) is not None]
+
+    def best(self, plans: Sequence[Plan]) -> float:
+        """Return the shortest step of plans of which at least one was measured, in seconds."""
+        return min(known.median for _, known in self.timings(plans))
+
+    def _run(self, plan: Plan, purpose: Purpose, limit: float, env: Mapping[str, str]) -> tuple[Trial, RunFolder]:
+        request = Request(plan=plan, purpose=purpose, steps=self._steps, limit=limit, env=dict(env))
+        trial, folder = self._trials.run(request, self._launch)
+        self.done.append(trial)
+        say(f"trial {len(self.done)}: {_told(trial)}")
+        return trial, folder
+
+
+def _told(trial: Trial) -> str:
+    settings = "".join(f", {name}={value}" for name, value in trial.plan.env.items() if name != "NCCL_DEBUG")
+    alone = ", each rank alone" if trial.purpose == "no-communication" else ""
+    came = f"{seconds(median(trial.steps))} per step" if trial.steps else f"{trial.outcome}, {trial.said}"
+    return f"{strategy(trial.plan)}{settings}{alone}: {came}"

@@ -1,0 +1,66 @@
+"""Plans that are worth a trial of a script that makes its own batches, beside the script as it is."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from advisor.rules.cost import Costs
+from advisor.rules.machine import Machine, Value
+from advisor.rules.observed import Observed, job_of
+from advisor.rules.plan import Plan, Predicted
+from advisor.rules.recommend import assume_missing, demand, fits, price, simplicity
+from advisor.rules.strategies import Group, island_order, shapes
+
+PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}  # of torch.autocast, as jobs name them
+
+
+class Proposal(Value, frozen=True, kw_only=True):
+    plan: Plan
+    predicted: Predicted | None  # None: the model is not one whose cost is known by its shapes
+
+
+def proposals(costs: Costs | None, machine: Machine, own: Plan, only: Sequence[str]) -> list[Proposal]:
+    """Return the plans to try, the most promising first; what is the same as `own`, the script as it is, is left out.
+
+    They use the GPUs of `own` and the script's own batches: a trial changes nothing that the script decides.
+    """
+    if costs is None:
+        found = [Proposal(plan=plan, predicted=None) for plan in unpriced(machine, own)]
+        found.sort(key=lambda one: (demand(one.plan), simplicity(one.plan)))
+    else:
+        priced = [c for c in price(costs, only, len(own.gpus), 1) if fits(c) and set(c.plan.gpus) == set(own.gpus)]
+        found = [Proposal(plan=replace(c.plan, env=own.env), predicted=c.predicted) for c in priced]
+        found.sort(key=lambda one: one.predicted.step_seconds if one.predicted else 0.0)
+    return [one for one in found if not same_run(one.plan, own) and (not only or one.plan.strategy in only)]
+
+
+def unpriced(machine: Machine, own: Plan) -> Iterator[Plan]:
+    """Yield each way to shard, the batch and precision left to the script."""
+    for shape in shapes(machine, Group(own.gpus, 1), offload=False):
+        if shape.strategy in ("fsdp", "hsdp") and shape.sync_each_micro_batch:
+            gpus = island_order(machine, own.gpus) if shape.strategy == "hsdp" else own.gpus
+            yield replace(
+                own,
+                gpus=gpus,
+                strategy=shape.strategy,
+                shard_size=shape.shard_size,
+                reshard_after_forward=shape.reshard_after_forward,
+                sync_each_micro_batch=True,
+            )
+
+
+def same_run(one: Plan, own: Plan) -> bool:
+    """Say whether a plan changes nothing of the script as it is; its batch and precision only describe that."""
+    described = {"micro_batch", "global_batch", "precision", "launcher", "accumulation", "sync_each_micro_batch"}
+    changed = {name for name in Plan.__struct_fields__ if getattr(one, name) != getattr(own, name)}
+    return one.accumulation == own.accumulation and changed <= described
+
+
+def costs_of(observed: Observed | None, machine: Machine, own: Plan, allow: Sequence[str]) -> Costs | None:
+    """Return what prices plans of the job that a script turned out to be; None for a model of another kind."""
+    job = None if observed is None else job_of(observed, own.ranks)
+    if job is None or observed is None:
+        return None
+    precision = PRECISIONS.get(observed.autocast or "", "fp32")
+    known, _ = assume_missing(machine)
+    return Costs(replace(job, precision=precision, allow=tuple(allow)), known)
