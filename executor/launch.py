@@ -47,7 +47,8 @@ def plan_launch(
 ) -> Launch:
     """Build the torchrun command for a plan on one host.
 
-    `-P` keeps the user's folder off torchrun's own import path. A variable of the plan wins over the user's: it is
+    `-P` keeps the user's folder off torchrun's own import path, `--` the script's options out of its parser, which
+    would refuse `--log` as short for several of its own. A variable of the plan wins over the user's: it is
     there for a reason that holds on this machine. OMP_NUM_THREADS is the user's where it is set, as with torchrun.
     """
     launcher = plan.launcher
@@ -65,7 +66,7 @@ def plan_launch(
         # NCCL would print its version, and warnings, into the script's stdout.
         environment["NCCL_DEBUG_FILE"] = str(folder.logs.absolute() / "nccl.%h.%p")
     return Launch(
-        argv=(sys.executable, "-P", "-m", "torch.distributed.run", *options, str(WORKER), script, *arguments),
+        argv=(sys.executable, "-P", "-m", "torch.distributed.run", *options, "--", str(WORKER), script, *arguments),
         environment=environment | plan.env,
         unset=tuple(sorted(name for name in environ if name.startswith("PET_"))),  # torchrun's options by another way
     )

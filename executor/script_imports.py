@@ -6,6 +6,7 @@ from pathlib import Path
 
 from advisor.executor.script import own_modules, parsed, source_of
 
+ALWAYS = ("torch", "torch.distributed.fsdp", "torch._dynamo")  # the last two are imported by the first step
 # They look at the GPUs, or start threads, when they are imported: a process forked afterwards could not use CUDA.
 NOT_BEFORE_A_FORK = ("bitsandbytes", "deepspeed", "jax", "tensorflow", "vllm")
 
@@ -19,7 +20,7 @@ def packages_of(script: str) -> list[str]:
         sources = []
     named = [name for tree in sources for name in _imports(tree.body)]
     wanted = [name for name in named if name.split(".")[0] not in (*NOT_BEFORE_A_FORK, "__future__")]
-    return list(dict.fromkeys(["torch", "torch.distributed", *wanted]))
+    return list(dict.fromkeys([*ALWAYS, *wanted]))
 
 
 def _imports(body: Iterable[ast.stmt]) -> Iterator[str]:

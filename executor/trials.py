@@ -195,8 +195,9 @@ def free_port() -> int:
 
 
 def _said(records: Sequence[RankRecord], folder: RunFolder) -> str:
-    errors = [record.failed.error for record in records if record.failed is not None]
-    if errors:
+    failed = sorted((r.failed for r in records if r.failed is not None), key=lambda failure: failure.time)
+    errors = [failure.error for failure in failed]
+    if errors:  # the others fail for want of the first
         return next((error for error in errors if OUT_OF_MEMORY.search(error)), errors[0])
     lines = [line for log in sorted(folder.logs.glob("*.err")) for line in log.read_text(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line.strip()), "it said nothing")
