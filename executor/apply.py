@@ -18,7 +18,7 @@ from advisor.executor.leftovers import leftovers, mark_alive, unmark_alive
 from advisor.executor.process import run
 from advisor.executor.records import RankRecord, read_ranks
 from advisor.executor.refuse import refuse
-from advisor.executor.script import read_script
+from advisor.executor.script import ScriptFacts, read_script
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine, Unknown
 from advisor.rules.observed import Observed
@@ -57,6 +57,7 @@ def apply(
     """
     facts = read_script(script)
     refuse(plan, facts)
+    plan = as_it_will_run(plan, facts)
     started = _now()
     folder = choose_folder(run_dir, script, started)
     launch = plan_launch(plan, script, arguments, folder, machine=machine, facts=facts)
@@ -109,6 +110,14 @@ def apply(
     except OSError as error:  # what was measured is still shown
         say(f"can't write {folder.report}: {error.strerror}")
     return result
+
+
+def as_it_will_run(plan: Plan, facts: ScriptFacts) -> Plan:
+    """Return the plan without what this script leaves no room for, and say so."""
+    if plan.shard_from == "gpu" or facts.kind in ("ddp", "unknown"):
+        return plan
+    say('shard_from "cpu" of the plan has no effect: where the model is built is up to the script and its library')
+    return msgspec.structs.replace(plan, shard_from="gpu")
 
 
 def _begin(folder: RunFolder, plan: Plan) -> None:
