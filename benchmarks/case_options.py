@@ -21,8 +21,9 @@ FIELDS = {"grad_accum_steps": "accumulation", "gradient_accumulation_steps": "ac
 _ASSIGNED = re.compile(r"(\w+)\s*=\s*(.+)")
 # Where the model is built or lies before it is wrapped, as against moving it to the GPU first.
 _BUILT = re.compile(
-    r"\b(?:init|build|built|load|keep|stay)\w*(?: \w+){0,3} on (?:the )?(?:meta|cpu)\b"
-    r"|\b(?:not|no|without)\b.*\.(?:cuda|to)\([^)]*\) before (?:wrap|shard|fsdp)"
+    r"\bmeta\b|\bsync_module_states\b"
+    r"|\b(?:init|build|built|load|keep|stay)\w*\b.*\bon (?:the )?(?:cpu|host)\b"
+    r"|\b(?:not|no|never|without)\b.*(?:\.cuda\(|\.to\(|\bmov\w+).*\bbefore\b.*\b(?:wrap|shard|fsdp)"
 )
 _COMMUNICATION = re.compile(r"large enough.*comm\w*\s*(<=|<)\s*(\d+)\s*%")
 

@@ -102,8 +102,8 @@ class Hold:
                 return
             where = self.move(held)
             say(
-                f"{type(held).__name__} is called without DistributedDataParallel around it: it is moved whole to "
-                f"{where}, where the plan would shard it from host memory"
+                f"{type(held).__name__} is called before DistributedDataParallel wraps it, if it ever does: "
+                f"it is moved whole to {where}, as the script asked"
             )
 
         move_when_called.goes_to = device  # type: ignore[attr-defined]
