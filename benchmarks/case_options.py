@@ -19,6 +19,12 @@ class Verdict(NamedTuple):
 # The cases' names of what a plan holds, where they differ.
 FIELDS = {"grad_accum_steps": "accumulation", "gradient_accumulation_steps": "accumulation", "shard": "shard_size"}
 _ASSIGNED = re.compile(r"(\w+)\s*=\s*(.+)")
+# Where the model is built or lies before it is wrapped, as against moving it to the GPU first.
+_BUILT = re.compile(
+    r"\bmeta\b|\bsync_module_states\b"
+    r"|\b(?:init|build|built|load|keep|stay)\w*\b.*\bon (?:the )?(?:cpu|host)\b"
+    r"|\b(?:not|no|never|without)\b.*(?:\.cuda\(|\.to\(|\bmov\w+).*\bbefore\b.*\b(?:wrap|shard|fsdp)"
+)
 _COMMUNICATION = re.compile(r"large enough.*comm\w*\s*(<=|<)\s*(\d+)\s*%")
 
 
@@ -53,6 +59,9 @@ def _setting(answer: Answer, plan: Plan, wanted: str) -> Verdict:
         predicted = answer.found.predicted if answer.found else None
         part = predicted.communication_seconds / predicted.step_seconds if predicted else 1.0
         return Verdict(COMPARE[share[1]](part, int(share[2]) / 100), f"{part:.0%} of the step")
+    if _BUILT.search(wanted):
+        holds = plan.strategy in ("fsdp", "hsdp") and plan.shard_from == "cpu"
+        return Verdict(holds, f"{plan.strategy} from {plan.shard_from} memory")
     assigned = _ASSIGNED.match(wanted)
     if assigned:
         return _assigned(plan, assigned[1], assigned[2])

@@ -19,7 +19,7 @@ from advisor.executor.observe import observed_of
 from advisor.executor.process import run
 from advisor.executor.records import read_ranks
 from advisor.executor.refuse import refuse
-from advisor.executor.script import read_script
+from advisor.executor.script import ScriptFacts, read_script
 from advisor.rules.errors import AdvisorError
 from advisor.rules.format import plural, seconds
 from advisor.rules.machine import Machine, Unknown
@@ -63,6 +63,7 @@ def apply(
     """
     facts = read_script(script)
     refuse(plan, facts)
+    plan = as_it_will_run(plan, facts)
     started = _now()
     folder = choose_folder(run_dir, script, started)
     for line in leftovers(folder.path.absolute().parent):
@@ -77,7 +78,7 @@ def apply(
     calibrated = None
     if choose is not None:
         calibrated = _calibrated(choose, plan, folder)
-        plan, predicted = calibrated.plan, calibrated.predicted or predicted
+        plan, predicted = as_it_will_run(calibrated.plan, facts), calibrated.predicted or predicted
     launch = plan_launch(plan, script, arguments, folder, machine=machine, facts=facts)
     _begin(folder, plan)
     clock = time.monotonic()
@@ -129,6 +130,14 @@ def _calibrated(choose: Callable[[Plan, Path], Calibrated], plan: Plan, folder: 
     tries = plural(len(calibrated.trials), "trial")
     say(f"{strategy(calibrated.plan)} after {tries} in {seconds(calibrated.spent)}: {calibrated.why}")
     return calibrated
+
+
+def as_it_will_run(plan: Plan, facts: ScriptFacts) -> Plan:
+    """Return the plan without what this script leaves no room for, and say so."""
+    if plan.shard_from == "gpu" or facts.kind in ("ddp", "unknown"):
+        return plan
+    say('shard_from "cpu" of the plan has no effect: where the model is built is up to the script and its library')
+    return msgspec.structs.replace(plan, shard_from="gpu")
 
 
 def _begin(folder: RunFolder, plan: Plan) -> None:

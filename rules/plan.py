@@ -11,6 +11,7 @@ from advisor.rules.profile import Precision
 
 Strategy = Literal["single", "ddp", "fsdp", "hsdp"]
 Checkpointing = Literal["none", "full", "selective"]  # selective: every second block, the first one too
+Home = Literal["gpu", "cpu"]
 Severity = Literal["error", "warning", "info"]
 
 
@@ -31,6 +32,7 @@ class Plan(Value, frozen=True, kw_only=True):
     strategy: Strategy
     reshard_after_forward: bool = True  # fsdp and hsdp
     shard_size: int = 1  # ranks that share one copy of the model states; 1 is no sharding
+    shard_from: Home = "gpu"  # where the whole weights lie while they are sharded; cpu: host memory
     micro_batch: int | None = None  # samples per rank and forward; None leaves the batch to the script
     accumulation: int = 1  # micro-batches per optimizer step
     sync_each_micro_batch: bool = False  # reduce gradients in every micro-batch; False: whole ones are kept to the last

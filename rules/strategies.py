@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from advisor.rules.cpu_ranks import is_cpu
 from advisor.rules.device import supports_bf16
 from advisor.rules.job import Job
 from advisor.rules.machine import Machine
 from advisor.rules.plan import Checkpointing, Launcher, Plan, Strategy
 from advisor.rules.profile import Precision
+from advisor.rules.shard_from import shard_from
 from advisor.rules.subsets import gpu_groups
 from advisor.rules.topology import islands
 
@@ -134,7 +137,7 @@ def plans(
         accumulation = job.global_batch // (group.ranks * micro_batch)
         if late and accumulation == 1:
             continue  # the same as reducing each time
-        yield Plan(
+        plan = Plan(
             gpus=gpus,
             nodes=group.nodes,
             strategy=shape.strategy,
@@ -149,3 +152,4 @@ def plans(
             cpu_offload=shape.cpu_offload,
             launcher=launcher,
         )
+        yield replace(plan, shard_from=shard_from(job, plan, machine))

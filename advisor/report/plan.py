@@ -44,13 +44,13 @@ def strategy_in_words(plan: Plan) -> str:
         if plan.reshard_after_forward
         else "kept from forward to backward (reshard_after_forward=False)"
     )
-    sharded = f"sharded over {plural(plan.shard_size, 'rank')}"
-    copies = plan.ranks // plan.shard_size
+    sharded = "sharded from host memory" if plan.shard_from == "cpu" else "sharded"
+    copies, ranks = plan.ranks // plan.shard_size, plural(plan.shard_size, "rank")
     return {
         "single": "one process, nothing to communicate",
         "ddp": f"DDP: a full copy on each rank, gradients averaged{sync}",
-        "fsdp": f"FSDP: parameters, gradients and optimizer {sharded}; weights are {resharding}",
-        "hsdp": f"hybrid FSDP: sharded within {copies} groups of {plan.shard_size} ranks; weights are {resharding}",
+        "fsdp": f"FSDP: parameters, gradients and optimizer {sharded} over {ranks}; weights are {resharding}",
+        "hsdp": f"hybrid FSDP: {sharded} within {copies} groups of {ranks}; weights are {resharding}",
     }[plan.strategy]
 
 

@@ -42,6 +42,7 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
             blocks,
             ddp,
             fsdp,
+            hold,
             micro_batches,
             offload,
             on_accelerate,
@@ -63,6 +64,10 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
         yield "torch.distributed.distributed_c10d", offload.steer_process_group
     if plan["strategy"] in ("fsdp", "hsdp"):
         sharding = sharded.Sharding(plan, recorder.note)
+        if plan.get("shard_from") == "cpu" and plan["launcher"]["device"] != "cpu":
+            held = hold.Hold(plan["launcher"]["device"], failing_open)
+            yield "torch.nn.modules.module", held.steer_modules
+            yield "torch.distributed.fsdp.fully_sharded_data_parallel", held.steer_fsdp1
         look = functools.partial(observe, recorder, asked)
         yield "accelerate.accelerator", functools.partial(on_accelerate.observe_sharded, look)
         yield "torch.nn.parallel.distributed", functools.partial(sharded.steer, sharding, look)

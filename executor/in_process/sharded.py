@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from advisor.executor.in_process import repoint, whole
+from advisor.executor.in_process import hold, repoint, whole
 from advisor.executor.in_process.blocks import blocks, recompute
 from advisor.executor.in_process.meet import EVALUATION_SECONDS, Meetings, say
 
@@ -41,21 +41,27 @@ class Sharding:
         whole.steer_save(self.meetings.meet, sys.modules["torch.serialization"])
         whole.let_copies_follow()
 
-    def shard(self, module: Any, group: Any) -> list[str]:
-        """Shard a model in place, each block and then the rest; return the names of the blocks."""
+    def shard(self, module: Any, group: Any, device: Any) -> list[str]:
+        """Shard a model in place, each block and then the rest; return the names of the blocks.
+
+        `device` is where it goes from host memory, None where it is there.
+        """
         from torch.distributed.fsdp import fully_shard
 
         fully_shard = getattr(fully_shard, "as_torch_has_it", fully_shard)
-        settings = {"mesh": mesh(self.plan, device_type(module), group)} | policies(self.plan)
+        kind = device.type if device is not None else device_type(module)
+        settings = {"mesh": mesh(self.plan, kind, group)} | policies(self.plan)
         found = blocks(module)
         refuse_mixed_dtypes(module, found)
         old = dict(module.named_parameters(remove_duplicate=False))
         for block in found.values():
-            fully_shard(block, **settings, reshard_after_forward=self.plan["reshard_after_forward"])
+            with hold.in_pieces(block, device):
+                fully_shard(block, **settings, reshard_after_forward=self.plan["reshard_after_forward"])
         if "mp_policy" in settings and settings["mp_policy"].param_dtype is not None:  # losses are computed as before
             settings["mp_policy"] = dataclasses.replace(settings["mp_policy"], output_dtype=original_dtype(module))
         # The root's weights are needed again as soon as the backward pass begins: torch's own default keeps them.
-        fully_shard(module, **settings, reshard_after_forward=None if self.plan["reshard_after_forward"] else False)
+        with hold.in_pieces(module, device):
+            fully_shard(module, **settings, reshard_after_forward=None if self.plan["reshard_after_forward"] else False)
         new = dict(module.named_parameters(remove_duplicate=False))
         for name, parameter in new.items():
             parameter.__dict__.update(old[name].__dict__)  # marks that scripts set, `no_weight_decay` and the like
@@ -141,15 +147,21 @@ def refuse_unshardable(module: Any, plan: dict[str, Any]) -> None:
             )
 
 
-def synchronize(module: Any, group: Any) -> None:
-    """Give all ranks the weights and buffers of the first, as DDP does when it is built."""
+def synchronize(module: Any, group: Any, device: Any) -> None:
+    """Give all ranks the weights and buffers of the first, as DDP does when it is built.
+
+    Those that wait in host memory for `device` go over it one by one: NCCL can't send them from where they are.
+    """
     import torch
     import torch.distributed as dist
 
     first = dist.get_global_rank(group, 0)
     with torch.no_grad():
         for tensor in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(tensor.detach(), first, group)
+            there = tensor.detach().to(device=device)
+            dist.broadcast(there, first, group)
+            if device is not None:
+                tensor.copy_(there)
 
 
 def steer(sharding: Sharding, observe: Callable[[Any], None], distributed: Any) -> None:
@@ -222,6 +234,7 @@ def is_sharded(module: Any) -> bool:
 
 def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
     """Do the work of DDP's constructor."""
+    import torch
     import torch.distributed as dist
     from torch import nn
 
@@ -237,7 +250,8 @@ def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
     self.module = module
     self.process_group = group
     self.device_ids, self.output_device, self.dim = call["device_ids"], call["output_device"], call["dim"]
-    self.device = next(module.parameters()).device
+    device = hold.release(module)
+    self.device = next(module.parameters()).device if device is None else device
     self.device_type = self.device.type
     self.find_unused_parameters = call["find_unused_parameters"]
     self.gradient_as_bucket_view, self.static_graph = call["gradient_as_bucket_view"], call["static_graph"]
@@ -248,10 +262,11 @@ def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
     if again:
         return
     if call["init_sync"]:
-        synchronize(module, group)
+        synchronize(module, group, device)
     wanted = plan["activation_checkpointing"]
     recomputed = recompute(module, wanted) if wanted != "none" else 0
-    names = sharding.shard(module, group)
+    with torch.accelerator.device_index(getattr(device, "index", None)):  # which the script may not have set
+        names = sharding.shard(module, group, device)
     if self.find_unused_parameters and hasattr(module, "set_reduce_scatter_unused_params"):
         module.set_reduce_scatter_unused_params(True)
     type(module).__deepcopy__ = whole.copy_whole
@@ -262,19 +277,24 @@ def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
     meet_in_evaluation(module, sharding.meetings)
     if not names:
         say("the model has no repeated blocks: it is sharded as one piece, which is gathered whole in each step")
-    given = {
-        "fully_shard": f"{len(names)} blocks and the rest of {name}",
-        "reshard_after_forward": plan["reshard_after_forward"],
-    }
-    if plan["strategy"] == "hsdp":
-        given["shard_size"] = plan["shard_size"]
-    if recomputed:
-        of_all = f" of {len(names)}" if wanted == "selective" else ""
-        given["activation_checkpointing"] = f"{recomputed}{of_all} blocks"
+    sharding.note("ddp", given=in_effect(plan, name, len(names), recomputed, device), overridden={}, kept={})
     ignored = [argument for argument, nothing in DDP_ONLY.items() if call.get(argument) != nothing]
-    sharding.note("ddp", given=given, overridden={}, kept={})
     if ignored:
         say(f"{', '.join(ignored)} of DistributedDataParallel mean nothing here: the plan shards the model")
+
+
+def in_effect(plan: dict[str, Any], name: str, blocks: int, recomputed: int, device: Any) -> dict[str, Any]:
+    """Return what of the plan was done to a model, for the report; `device` is where it went from host memory."""
+    done = {"fully_shard": f"{blocks} blocks and the rest of {name}"}
+    done["reshard_after_forward"] = plan["reshard_after_forward"]
+    if plan["strategy"] == "hsdp":
+        done["shard_size"] = plan["shard_size"]
+    if device is not None:
+        done["shard_from"] = plan["shard_from"]
+    if recomputed:
+        of_all = f" of {blocks}" if plan["activation_checkpointing"] == "selective" else ""
+        done["activation_checkpointing"] = f"{recomputed}{of_all} blocks"
+    return done
 
 
 def meet_in_evaluation(module: Any, meetings: Meetings) -> None:

@@ -1,8 +1,8 @@
 """Host memory can't hold one copy of the model for each rank.
 
 ## What it finds
-A job whose weights, once for each rank of a host, need more than the memory that the host has: parameters x 2 bytes (4
-in fp32) x ranks.
+A job whose weights, once for each rank of a host, need more than the memory that the host has: parameters x 2 bytes x
+ranks; 4 bytes in fp32, and where the model has to wait there until it is sharded (MEM104).
 
 ## Why it matters
 A script that builds the model or loads a checkpoint on the CPU does so in every rank at once. The kernel then ends a
@@ -21,16 +21,16 @@ from collections.abc import Iterator
 from advisor.rules.format import count, memory
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
+from advisor.rules.shard_from import copies_bytes, copy_width, host_memory
 
 
 @rule("CPU115", "copies-exceed-host-memory")
 def check(case: Case) -> Iterator[Finding]:
-    job, plan, host = case.job, case.plan, case.machine.host
-    there = host.memory if host.memory_available is None else host.memory_available
+    job, plan, there = case.job, case.plan, host_memory(case.machine)
     if job is None or plan is None or there is None or plan.launcher.device == "cpu":
         return
-    width, ranks = 4 if job.precision == "fp32" else 2, len(plan.gpus)
-    needed = width * job.params * ranks
+    width, ranks = copy_width(job, plan, case.machine), len(plan.gpus)
+    needed = copies_bytes(job, plan, case.machine)
     if ranks == 1 or needed <= there:
         return
     yield Finding(

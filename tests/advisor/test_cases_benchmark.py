@@ -146,6 +146,19 @@ def test_lines_in_words_are_counted_only_where_a_rule_is_named_for_them(tmp_path
     assert "given       MEM101 70B trained parameters" in table
 
 
+def test_where_the_model_is_built_is_a_setting_of_the_plan(tmp_path: Path) -> None:
+    lines = (
+        "option build the model on CPU, or on the meta device",
+        "option no model.to(device) before wrapping",
+        "option never move the whole model to a GPU before FSDP",
+        "option load the weights on the host",
+    )
+    cards = SERVER | {"gpu": "RTX 3090", "memory_gib": 24, "intra_link": "PCIe"}
+    workload = LARGE | {"params": 6.7e9}
+    assert verdicts(tmp_path, case(*lines, workload=workload, hardware=cards)) == ["right"] * 4
+    assert verdicts(tmp_path, case(*lines, workload=workload)) == ["WRONG"] * 4
+
+
 def test_an_alarm_on_a_case_that_expects_none_is_counted(tmp_path: Path) -> None:
     inputs = {"env": {"NCCL_P2P_DISABLE": "1"}}
     quiet = case("finding: none (information at most)", kind="B")
