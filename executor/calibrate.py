@@ -5,6 +5,7 @@ fastest are tried in turn until the noise, or the budget, ends it. What goes wro
 plan, never the end of the run.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -12,11 +13,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from advisor.executor.console import say
 from advisor.executor.folder import RunFolder
 from advisor.executor.launch import Launch, plan_launch
 from advisor.executor.refuse import refuse
 from advisor.executor.script import ScriptFacts
-from advisor.executor.script_imports import packages_of
+from advisor.executor.script_imports import ALWAYS, packages_of
 from advisor.executor.trial_session import Session
 from advisor.executor.trials import trials_of
 from advisor.rules.calibration import Calibration, Floor
@@ -56,15 +58,25 @@ class Task(NamedTuple):
 def calibrate(plan: Plan, task: Task, folder: Path) -> Calibrated:
     """Return the plan to run, and all that was tried; `plan` is the script as it is.
 
-    `folder` takes the records of the trials. Raises an AdvisorError only where no trial can be started at all.
+    `folder` takes the records of the trials. Raises an AdvisorError only where no trial can be started at all. A script
+    may mind that its packages were imported before it began; if it fails so, only torch is.
     """
+    started = time.monotonic()
+    packages = packages_of(task.script)
+    found = _calibrated(plan, task, folder, packages, started)
+    if found.trials[0].outcome == "failed" and packages != ALWAYS:
+        say("once more, with nothing but torch imported before the script begins")
+        found = _calibrated(plan, task, folder / "again", ALWAYS, started)
+    return found
 
+
+def _calibrated(plan: Plan, task: Task, folder: Path, packages: Sequence[str], started: float) -> Calibrated:
     def launch(tried: Plan, place: RunFolder) -> Launch:
         return plan_launch(tried, task.script, task.arguments, place, machine=task.machine, facts=task.facts)
 
     with trials_of(task.script, task.arguments, folder, launch(plan, RunFolder(folder / "00"))) as trials:
-        session = Session(trials, launch, task.budget)
-        imported = trials.preload(packages_of(task.script))
+        session = Session(trials, launch, task.budget, started)
+        imported = trials.preload(packages)
         first = session.first(plan)
         why = WITHOUT.get(first.outcome, "{said}").format(said=first.said or "there is nothing to choose")
         found = Calibrated(

@@ -11,8 +11,11 @@ ALWAYS = ("torch", "torch.distributed.fsdp", "torch._dynamo")  # the last two ar
 NOT_BEFORE_A_FORK = ("bitsandbytes", "deepspeed", "jax", "tensorflow", "vllm")
 
 
-def packages_of(script: str) -> list[str]:
-    """List the modules that the script and its own modules import at their top level, torch first; none twice."""
+def packages_of(script: str) -> tuple[str, ...]:
+    """List what the script and its own modules import before they do anything else, after what is always needed.
+
+    What is imported later may depend on what was done before, such as a variable that was set.
+    """
     path = Path(script)
     try:
         sources = [tree for _, tree in own_modules(path, parsed(source_of(path), path))]
@@ -20,7 +23,7 @@ def packages_of(script: str) -> list[str]:
         sources = []
     named = [name for tree in sources for name in _imports(tree.body)]
     wanted = [name for name in named if name.split(".")[0] not in (*NOT_BEFORE_A_FORK, "__future__")]
-    return list(dict.fromkeys([*ALWAYS, *wanted]))
+    return tuple(dict.fromkeys([*ALWAYS, *wanted]))
 
 
 def _imports(body: Iterable[ast.stmt]) -> Iterator[str]:
@@ -31,3 +34,14 @@ def _imports(body: Iterable[ast.stmt]) -> Iterator[str]:
             yield node.module
         elif isinstance(node, ast.Try):
             yield from _imports(node.body)
+        elif not _does_nothing(node):
+            return
+
+
+def _does_nothing(node: ast.stmt) -> bool:
+    """Say whether a statement of a module only defines something, or is its docstring."""
+    if isinstance(node, ast.Assign) and not all(isinstance(target, ast.Name) for target in node.targets):
+        return False
+    if isinstance(node, ast.Assign | ast.Expr):
+        return isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ImportFrom | ast.Pass)

@@ -26,8 +26,10 @@ SHARE_OF_FIRST = 0.5  # of what is left of the budget, that the first trial may 
 
 
 class Session:
-    def __init__(self, trials: Trials, launch: Callable[[Plan, RunFolder], Launch], budget: float) -> None:
-        self.started = time.monotonic()
+    def __init__(
+        self, trials: Trials, launch: Callable[[Plan, RunFolder], Launch], budget: float, started: float
+    ) -> None:
+        self.started = started  # by time.monotonic()
         self.done: list[Trial] = []
         self.observed: Observed | None = None
         self.log = ""  # of NCCL, in the first trial

@@ -23,6 +23,7 @@ from advisor.rules.rule import Case, Rule, run_rules
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from advisor.executor.calibrate import Settings
     from advisor.executor.script import ScriptFacts
     from advisor.rules.trial import Calibrated
 
@@ -133,11 +134,19 @@ def _choice(
 ) -> "Callable[[Plan, Path], Calibrated] | None":
     """Return what chooses a plan by trials; None where there are to be none."""
     from advisor.executor.calibrate import Task, calibrate
-    from advisor.probe.merge import merge
-    from advisor.probe.text.nccl_log import read_nccl_log
 
     if args.no_calibrate or facts.syntax_error is not None:
         return None
+    script, *arguments = args.command_line
+    settings = proposed_settings(machine, rules)
+    task = Task(machine, script, tuple(arguments), facts, args.budget, settings, args.only, args.allow)
+    return lambda plan, folder: calibrate(plan, task, folder)
+
+
+def proposed_settings(machine: Machine, rules: Sequence[Rule]) -> "Settings":
+    """Return what tells the NCCL settings that rules propose beside a plan's own, by what NCCL logged."""
+    from advisor.probe.merge import merge
+    from advisor.probe.text.nccl_log import read_nccl_log
 
     def settings(plan: Plan, log: str) -> dict[str, str]:
         told = read_nccl_log(log, "NCCL's log of the first trial")
@@ -145,9 +154,7 @@ def _choice(
         env = with_environment(plan, run_rules(rules, Case(machine=known, plan=plan))).env
         return {name: value for name, value in env.items() if name not in plan.env}
 
-    script, *arguments = args.command_line
-    task = Task(machine, script, tuple(arguments), facts, args.budget, settings, args.only, args.allow)
-    return lambda plan, folder: calibrate(plan, task, folder)
+    return settings
 
 
 def refuse_errors(findings: Sequence[Finding], force: Collection[str]) -> None:

@@ -1,13 +1,17 @@
 """`advisor recommend`: does it fit, what is the best plan, what would each alternative cost."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from advisor.answer import Answer
 from advisor.arguments import add_allow, add_machine, add_output, count, one_of
 from advisor.commands.job import add_job, job_of
 from advisor.commands.machine import machine_of
 from advisor.commands.rules import add_only, add_rules, rules_of
+from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine
 
 if TYPE_CHECKING:
@@ -32,6 +36,9 @@ def add_recommend(subparsers: "argparse._SubParsersAction[argparse.ArgumentParse
     add_rules(parser)
     add_only(parser)
     parser.add_argument("--checklist", action="store_true", help="answer six questions with the plan's numbers instead")
+    parser.add_argument(
+        "--run", metavar="DIR", dest="run_dir", help="instead: why the trials before a run chose its plan"
+    )
     add_output(parser)
     parser.set_defaults(run=run)
 
@@ -51,6 +58,8 @@ def run(args: argparse.Namespace) -> Answer:
     from advisor.rules.recommend import recommend
     from advisor.rules.visible_devices import for_planning
 
+    if args.run_dir is not None:
+        return _trials(args.run_dir)
     rules = rules_of(args)
     machine, seen = for_planning(with_devices(machine_of(args), args.gpus))
     job, assumptions = job_of(args, machine, (args.gpus or len(machine.gpus)) * (args.nodes or machine.nodes))
@@ -73,6 +82,32 @@ def run(args: argparse.Namespace) -> Answer:
         return recommendation_verdict(answer)
 
     return Answer(0 if answer.plan else 1, answer, report, verdict)
+
+
+def _trials(folder: str) -> Answer:
+    """Show what was tried before a run."""
+    from advisor.rules.trial import Calibrated
+
+    path = Path(folder) / "calibration.json"
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Calibrated)
+    except OSError as error:
+        hint = "give --run the folder of a run that advisor apply has made with trials, such as advisor-runs/..."
+        raise AdvisorError(f"can't read {path}: {error.strerror}", hint) from error
+    except msgspec.MsgspecError as error:
+        raise AdvisorError(f"{path} holds no trials: {error}", "give --run another folder") from error
+
+    def report() -> "RenderableType":
+        from advisor.report.calibrated import calibrated_report
+
+        return calibrated_report(found)
+
+    def verdict() -> "RenderableType":
+        from advisor.report.calibrated import verdict_line
+
+        return verdict_line(found)
+
+    return Answer(0, found, report, verdict)
 
 
 def _checklist(checklist: "Checklist") -> Answer:

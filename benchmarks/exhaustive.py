@@ -1,0 +1,159 @@
+"""Measure every plan of a model on this machine, let `advisor apply` pick within its budget, and compare.
+
+Run: python benchmarks/exhaustive.py ROWS.jsonl [--budget 120] [--rounds 3] [--ranks N] MODEL[:OPTION...] ...: models
+and options of train_model.py, such as "gpt-12x768:--batch 8:--bf16". Every plan runs once in each round, so that what
+drifts touches all. A row for each plan and one for each pick; the last line is a JSON object: regret in per cent of the
+best measured plan, of the pick and of two fixed policies.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from advisor.commands.apply import proposed_settings
+from advisor.commands.recommend import with_devices
+from advisor.executor.calibrate import Task, calibrate
+from advisor.executor.folder import RunFolder
+from advisor.executor.launch import Launch, plan_launch
+from advisor.executor.script import read_script
+from advisor.executor.script_imports import packages_of
+from advisor.executor.trials import Request, trials_of
+from advisor.probe.live.machine import probe_live
+from advisor.rules.catalog import RULES
+from advisor.rules.machine import Machine
+from advisor.rules.plan import Plan
+from advisor.rules.plan_name import strategy
+from advisor.rules.script_plan import script_plan
+from advisor.rules.strategies import Group, shapes
+from advisor.rules.trial import Calibrated
+
+SCRIPT = str(Path(__file__).with_name("train_model.py"))
+STEPS = 15
+LIMIT = 90.0  # seconds of one run
+BUCKETS_MB = (None, 5.0, 100.0)
+POLICIES = {"always DDP": "DDP", "always FSDP": "FSDP"}
+
+
+def grid(machine: Machine, own: Plan) -> Iterator[Plan]:
+    """Yield every plan of the script's batches: buckets of DDP, each way to shard, recomputed or not."""
+    for recomputed in ("none", "full"):
+        for cap in BUCKETS_MB:
+            yield replace(own, activation_checkpointing=recomputed, bucket_cap_mb=cap)
+        for shape in shapes(machine, Group(own.gpus, 1), offload=False):
+            if shape.strategy in ("fsdp", "hsdp") and shape.sync_each_micro_batch:
+                fields = {name: getattr(shape, name) for name in ("strategy", "shard_size", "reshard_after_forward")}
+                for precision in (None, "bf16-params") if own.launcher.device == "cuda" else (None,):
+                    yield replace(own, activation_checkpointing=recomputed, precision=precision, **fields)
+
+
+def measure(task: Task, plans: Sequence[Plan], folder: Path, rounds: int) -> list[list[float]]:
+    """Return the medians of each plan's runs; none of a plan that did not run to its end."""
+    arguments = task.arguments
+
+    def launch(plan: Plan, place: RunFolder) -> Launch:
+        return plan_launch(plan, SCRIPT, arguments, place, machine=task.machine, facts=task.facts)
+
+    medians: list[list[float]] = [[] for _ in plans]
+    with trials_of(SCRIPT, arguments, folder, launch(plans[0], RunFolder(folder))) as trials:
+        trials.preload(packages_of(SCRIPT))
+        for turn in range(rounds):
+            for index, plan in enumerate(plans):
+                if turn and not medians[index]:
+                    continue
+                request = Request(plan=plan, purpose="candidate", steps=STEPS, limit=LIMIT, env={})
+                trial, _ = trials.run(request, launch)
+                if trial.outcome == "measured":
+                    medians[index].append(statistics.median(trial.steps))
+    return medians
+
+
+def regret(chosen: Plan, plans: Sequence[Plan], medians: Sequence[Sequence[float]]) -> float | None:
+    """Return by how many per cent the chosen plan's step is longer than the best; None for a plan outside the grid."""
+    best = min(statistics.median(runs) for runs in medians if runs)
+    mine = [runs for plan, runs in zip(plans, medians, strict=True) if runs and name(plan) == name(chosen)]
+    return 100 * (statistics.median(mine[0]) / best - 1) if mine else None
+
+
+def name(plan: Plan) -> str:
+    half = ", bf16 weights" if plan.precision == "bf16-params" else ""
+    settings = " ".join(f"{key}={value}" for key, value in plan.env.items() if key != "NCCL_DEBUG")
+    return f"{strategy(plan)}{half} {settings}".strip()
+
+
+def rows_of(task: Task, own: Plan, rounds: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Measure one model; return a row for each plan, and that of the pick."""
+    plans = list(grid(task.machine, own))
+    with tempfile.TemporaryDirectory() as folder:
+        picked: Calibrated = calibrate(own, task, Path(folder) / "pick")
+        if all(name(plan) != name(picked.plan) for plan in plans):
+            plans.append(picked.plan)  # with a setting that the grid has not
+        medians = measure(task, plans, Path(folder) / "grid", rounds)
+    model = " ".join(task.arguments)
+    every = [
+        {"model": model, "plan": name(plan), "medians": [round(one, 6) for one in runs]}
+        for plan, runs in zip(plans, medians, strict=True)
+    ]
+    found = {
+        "model": model,
+        "picked": name(picked.plan),
+        "why": picked.why,
+        "trials": len(picked.trials),
+        "seconds": round(picked.spent, 1),
+        "regret_pct": regret(picked.plan, plans, medians),
+    }
+    fixed = {policy: next(plan for plan in plans if name(plan) == words) for policy, words in POLICIES.items()}
+    return every, found | {"policies": {policy: regret(plan, plans, medians) for policy, plan in fixed.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--budget", type=float, default=120.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--transport", default="", help="a name for how the GPUs talk, written into the rows")
+    args = parser.parse_args()
+    machine = with_devices(probe_live(), args.ranks)
+    own, settings = script_plan(machine, args.ranks), proposed_settings(machine, RULES)
+    head = {"date": datetime.now(UTC).date().isoformat(), "torch": version("torch"), "transport": args.transport}
+    picks = []
+    for words in args.models:
+        arguments = tuple(part for word in words.split(":") for part in word.split())
+        task = Task(machine, SCRIPT, (*arguments, "--steps", "1000"), read_script(SCRIPT), args.budget, settings)
+        started = time.monotonic()
+        every, picked = rows_of(task, own, args.rounds)
+        with args.rows.open("a") as file:
+            for row in (*every, picked):
+                file.write(json.dumps(head | row) + "\n")
+        picks.append(picked)
+        print(
+            f"{words}: {picked['picked']}, regret {picked['regret_pct']} %, {time.monotonic() - started:.0f} s in all"
+        )
+    found = [pick["regret_pct"] for pick in picks if pick["regret_pct"] is not None]
+    policies = {
+        policy: [pick["policies"][policy] for pick in picks if pick["policies"][policy] is not None]
+        for policy in POLICIES
+    }
+    last = {
+        "groups": len(found),
+        "regret_mean_pct": round(statistics.mean(found), 2) if found else None,
+        "regret_max_pct": round(max(found), 2) if found else None,
+        "seconds_max": max(pick["seconds"] for pick in picks),
+        "trials_mean": statistics.mean(pick["trials"] for pick in picks),
+        "policies": {policy: round(statistics.mean(values), 1) for policy, values in policies.items() if values},
+    }
+    print(json.dumps(last))
+
+
+if __name__ == "__main__":
+    main()
