@@ -89,7 +89,7 @@ def _calibrated(plan: Plan, task: Task, folder: Path, packages: Sequence[str], s
             predicted=None,
             why=why,
         )
-        if first.outcome == "measured":
+        if first.outcome in ("measured", "out-of-memory"):
             found = _choose(session, found, task)
         return replace(found, spent=session.spent, trials=tuple(session.done))
 
@@ -101,12 +101,15 @@ def _choose(session: Session, found: Calibrated, task: Task) -> Calibrated:
     if costs is not None and floor is not None:
         floors = (Floor(micro_batch=costs.job.micro_batch or 1, seconds=floor),)
         costs = Costs(costs.job, costs.machine, Calibration(floors=floors))
-    wanted = proposals(costs, task.machine, own, task.only) if own.ranks > 1 else []
+    short = session.done[0].outcome == "out-of-memory"
+    wanted = proposals(costs, task.machine, own, task.only, short_of_memory=short) if own.ranks > 1 else []
     wanted = [one for one in wanted if _runs(one.plan, task.facts)]
     tried, untried = _race(session, own, wanted)
     allowed = [one for one in tried if not task.only or one.strategy in task.only]
     if not session.timings(allowed):
-        raise AdvisorError(*_none_of(task.only, session, allowed))
+        if task.only:
+            raise AdvisorError(*_none_of(task.only, session, allowed))
+        return found  # nothing runs: the run itself will say so at length
     chosen = settle(session.timings(allowed))
     for name, value in task.settings(chosen, session.log).items():
         with_it = replace(chosen, env=chosen.env | {name: value})
@@ -136,10 +139,11 @@ def _none_of(only: Sequence[str], session: Session, allowed: Sequence[Plan]) -> 
 
 def _floor(session: Session, own: Plan) -> float | None:
     """Measure a step in which each rank trains alone; None where that did not work."""
-    trial = session.again(own, "no-communication", session.best([own]))
-    if trial is None or trial.outcome != "measured":
+    best = session.best([own])
+    trial = None if best is None else session.again(own, "no-communication", best)
+    if best is None or trial is None or trial.outcome != "measured":
         return None
-    return min(median(trial.steps), session.best([own]))  # traffic makes no step shorter, noise does
+    return min(median(trial.steps), best)  # traffic makes no step shorter, noise does
 
 
 def _race(session: Session, own: Plan, wanted: Sequence[Proposal]) -> tuple[list[Plan], list[tuple[Proposal, str]]]:
@@ -150,7 +154,7 @@ def _race(session: Session, own: Plan, wanted: Sequence[Proposal]) -> tuple[list
     tried, untried = [own], list[tuple[Proposal, str]]()
     for one in wanted:
         best = session.best(tried)
-        if one.predicted is not None and one.predicted.step_seconds_range[0] > best:
+        if one.predicted is not None and best is not None and one.predicted.step_seconds_range[0] > best:
             low, high = one.predicted.step_seconds_range
             untried.append((one, f"predicted {seconds(low)}-{seconds(high)}, {seconds(best)} were measured"))
         elif session.again(one.plan, "candidate", best) is None:
@@ -158,8 +162,9 @@ def _race(session: Session, own: Plan, wanted: Sequence[Proposal]) -> tuple[list
         else:
             tried.append(one.plan)
     for _ in range(MOST_TRIALS - 1):
-        near = contenders(session.timings(tried))
-        if len(near) == 1:
+        timings = session.timings(tried)
+        near = contenders(timings) if timings else []
+        if len(near) < 2:
             break
         for plan in near:
             session.again(plan, "candidate", session.best(tried))

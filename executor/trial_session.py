@@ -15,7 +15,7 @@ from advisor.rules.format import seconds
 from advisor.rules.observed import Observed
 from advisor.rules.plan import Plan
 from advisor.rules.plan_name import strategy
-from advisor.rules.trial import Purpose, Timing, Trial, timing
+from advisor.rules.trial import Purpose, Timing, Trial, timings
 
 LEAST_STEPS, MOST_STEPS = 5, 40  # measured in one trial
 MEASURED_SECONDS = 1.0  # in one trial, where a step is short
@@ -54,12 +54,20 @@ class Session:
             self._steps = WARM_UP_STEPS + min(max(many, LEAST_STEPS), MOST_STEPS)
         return trial
 
-    def again(self, plan: Plan, purpose: Purpose, best: float) -> Trial | None:
-        """Try a plan; None where too little of the budget is left. `best` is the shortest step so far, in seconds."""
+    def again(self, plan: Plan, purpose: Purpose, best: float | None) -> Trial | None:
+        """Try a plan; None where too little of the budget is left.
+
+        `best` is the shortest step so far, in seconds; None: no plan has run to its end yet.
+        """
         start = self.done[0].start_seconds or 0.0
-        if start + self._steps * best > self.left:
+        if best is None:
+            limit = self.left * SHARE_OF_FIRST
+        elif start + self._steps * best > self.left:
             return None
-        limit = START_AGAIN * start + SLOWER * self._steps * best + SPARE_SECONDS
+        else:
+            limit = START_AGAIN * start + SLOWER * self._steps * best + SPARE_SECONDS
+        if limit < SPARE_SECONDS:
+            return None
         return self._run(plan, purpose, min(limit, self.left), {})[0]
 
     def of(self, plan: Plan) -> list[Trial]:
@@ -73,13 +81,16 @@ class Session:
 
     def timings(self, plans: Sequence[Plan]) -> list[tuple[Plan, Timing]]:
         """Return what is known of those plans of which every trial was measured."""
-        whole = [(plan, self.of(plan)) for plan in plans]
-        whole = [(plan, trials) for plan, trials in whole if all(trial.outcome == "measured" for trial in trials)]
-        return [(plan, known) for plan, trials in whole if (known := timing(trials)) is not None]
+        everything = timings([(plan, self.of(plan)) for plan in self._plans()])
+        return [(plan, known) for plan, known in everything if plan in plans]
 
-    def best(self, plans: Sequence[Plan]) -> float:
-        """Return the shortest step of plans of which at least one was measured, in seconds."""
-        return min(known.median for _, known in self.timings(plans))
+    def _plans(self) -> list[Plan]:
+        plans = [trial.plan for trial in self.done]
+        return [plan for index, plan in enumerate(plans) if plan not in plans[:index]]
+
+    def best(self, plans: Sequence[Plan]) -> float | None:
+        """Return the shortest step of plans, in seconds; None where none was measured."""
+        return min((known.median for _, known in self.timings(plans)), default=None)
 
     def _run(self, plan: Plan, purpose: Purpose, limit: float, env: Mapping[str, str]) -> tuple[Trial, RunFolder]:
         request = Request(plan=plan, purpose=purpose, steps=self._steps, limit=limit, env=dict(env))

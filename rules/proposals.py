@@ -19,13 +19,19 @@ class Proposal(Value, frozen=True, kw_only=True):
     predicted: Predicted | None  # None: the model is not one whose cost is known by its shapes
 
 
-def proposals(costs: Costs | None, machine: Machine, own: Plan, only: Sequence[str]) -> list[Proposal]:
+def proposals(
+    costs: Costs | None, machine: Machine, own: Plan, only: Sequence[str], *, short_of_memory: bool = False
+) -> list[Proposal]:
     """Return the plans to try, the most promising first; what is the same as `own`, the script as it is, is left out.
 
-    They use the GPUs of `own` and the script's own batches: a trial changes nothing that the script decides.
+    They use the GPUs of `own` and the script's own batches: a trial changes nothing that the script decides. Without
+    costs, blocks are only computed again where the script as it is was `short_of_memory`.
     """
     if costs is None:
-        found = [Proposal(plan=plan, predicted=None) for plan in unpriced(machine, own)]
+        plans = list(unpriced(machine, own))
+        if short_of_memory:
+            plans += [replace(plan, activation_checkpointing="full") for plan in (own, *plans)]
+        found = [Proposal(plan=plan, predicted=None) for plan in plans]
         found.sort(key=lambda one: (demand(one.plan), simplicity(one.plan)))
     else:
         priced = [c for c in price(costs, only, len(own.gpus), 1) if fits(c) and set(c.plan.gpus) == set(own.gpus)]
