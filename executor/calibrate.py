@@ -104,7 +104,7 @@ def _choose(session: Session, found: Calibrated, task: Task) -> Calibrated:
     short = session.done[0].outcome == "out-of-memory"
     wanted = proposals(costs, task.machine, own, task.only, short_of_memory=short) if own.ranks > 1 else []
     wanted = [one for one in wanted if _runs(one.plan, task.facts)]
-    tried, untried = _race(session, own, wanted)
+    tried, untried = race(session, own, wanted)
     allowed = [one for one in tried if not task.only or one.strategy in task.only]
     if not session.timings(allowed):
         if task.only:
@@ -146,7 +146,7 @@ def _floor(session: Session, own: Plan) -> float | None:
     return min(median(trial.steps), best)  # traffic makes no step shorter, noise does
 
 
-def _race(session: Session, own: Plan, wanted: Sequence[Proposal]) -> tuple[list[Plan], list[tuple[Proposal, str]]]:
+def race(session: Session, own: Plan, wanted: Sequence[Proposal]) -> tuple[list[Plan], list[tuple[Proposal, str]]]:
     """Try each plan that may be the fastest once, then those that tie with it again, in turns.
 
     Returns the plans that were tried, and the others with the reason.

@@ -50,8 +50,7 @@ class Session:
         self.observed = next((seen for seen in map(observed_of, read_ranks(folder.ranks)) if seen), None)
         self.log = "\n".join(path.read_text(errors="replace") for path in folder.logs.glob("nccl.*"))
         if trial.steps:
-            many = int(MEASURED_SECONDS / median(trial.steps))
-            self._steps = WARM_UP_STEPS + min(max(many, LEAST_STEPS), MOST_STEPS)
+            self._steps = WARM_UP_STEPS + steps_for(median(trial.steps))
         return trial
 
     def again(self, plan: Plan, purpose: Purpose, best: float | None) -> Trial | None:
@@ -98,6 +97,11 @@ class Session:
         self.done.append(trial)
         say(f"trial {len(self.done)}: {_told(trial)}")
         return trial, folder
+
+
+def steps_for(step: float) -> int:
+    """Return how many steps of that many seconds a trial measures."""
+    return min(max(int(MEASURED_SECONDS / step), LEAST_STEPS), MOST_STEPS)
 
 
 def _told(trial: Trial) -> str:
