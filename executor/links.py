@@ -6,6 +6,7 @@ A round that hangs or fails is an answer with its reason; the other rounds are t
 import datetime
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from advisor.executor.forked import Forks
+from advisor.executor.forked import Forks, forks
 from advisor.executor.launch import visible_devices
 from advisor.rules.calibration import HostCopies, MeasuredGroup
 from advisor.rules.cpu_ranks import is_cpu
+from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine, Unknown
 from advisor.rules.measurements import Links, collective_of
 from advisor.rules.topology import islands
@@ -79,6 +81,16 @@ def measure_links(machine: Machine, gpus: tuple[str, ...], forks: Forks, limit: 
         host_copies=next((_copies(found[one.name]) for one in rounds if one.copies), None),
         failed=tuple(failed),
     )
+
+
+def measure_here(machine: Machine, gpus: tuple[str, ...], limit: float) -> Links:
+    """Measure in processes of our own that end with this. Raises AdvisorError where torch can't be imported."""
+    hint = "try again, or: pip install torch"
+    with tempfile.TemporaryDirectory(prefix="advisor-") as place, forks(Path(place), os.environ, hint) as running:
+        failed = running.preload(["torch"])["failed"]
+        if failed:
+            raise AdvisorError(f"torch can't be imported: {failed['torch']}", "python -c 'import torch' says more")
+        return measure_links(machine, gpus, running, limit)
 
 
 def _run(

@@ -1,16 +1,18 @@
 """What was measured on one machine and is kept: its links, and how far off the predictions of real runs were."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 from msgspec.structs import replace
 
 from advisor.rules.calibration import Calibration, HostCopies, MeasuredGroup, measured_collective
 from advisor.rules.cpu_ranks import is_cpu
-from advisor.rules.fabric import Collective, Fabric, Op
+from advisor.rules.errors import AdvisorError
+from advisor.rules.fabric import Collective, Fabric, Op, collectives_of
+from advisor.rules.format import ids, plural
 from advisor.rules.identity import Identity
 from advisor.rules.machine import Machine, Unknown, Value
-from advisor.rules.plan import Correction
+from advisor.rules.plan import Assumption, Correction
 
 VERSION = 1
 KEPT_RUNS = 20
@@ -118,3 +120,41 @@ def with_measured(fabric: Fabric, machine: Machine, links: Links) -> Fabric:
     )
     measured = known.group(everything, machine.nodes, 1)
     return replace(fabric, collectives=fabric.collectives | measured, groups=groups)
+
+
+class Compared(Value, frozen=True, kw_only=True):
+    """One measured collective, and what the model has for it."""
+
+    group: MeasuredGroup
+    op: Op
+    measured: Collective
+    modelled: Collective | None  # None: a bandwidth is not known
+
+
+def compared(machine: Machine, links: Links) -> Iterator[Compared]:
+    """Set each measured collective beside the model's."""
+    for group in links.groups:
+        try:
+            model = collectives_of(machine, group.gpus, nodes=group.nodes, concurrent=group.concurrent)
+        except AdvisorError:
+            model = {}
+        for op, measured in group.collectives.items():
+            yield Compared(group=group, op=op, measured=measured, modelled=model.get(op))
+
+
+def said_of(kept: Measurements | None, calibration: Calibration) -> Iterator[Assumption]:
+    """Say which measurements a prediction rests on, and since when."""
+    if kept is not None and kept.links is not None and calibration.groups:
+        why = f"over {'; '.join(ids(group.gpus) for group in calibration.groups)}, in place of the model's"
+        yield Assumption(what="collectives", value=f"measured {kept.links.day}", why=why)
+    if calibration.correction is not None:
+        yield correction_in_words(calibration.correction)
+
+
+def correction_in_words(correction: Correction) -> Assumption:
+    """Say what earlier runs make of predicted times."""
+    runs = f"{plural(correction.runs, 'run')} since {correction.since}" if correction.runs > 1 else correction.since
+    why = f"so much longer than the models have it did a step take on this machine: median of {runs}"
+    if correction.runs == 1:
+        why = f"so much longer than the models have it did a step take in a run of {runs}"
+    return Assumption(what="step times", value=f"x {correction.factor:.2f}", why=why)
