@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from megatron import Run, runs
 
 from advisor.commands.model import trace_model
-from advisor.rules.calibration import Calibration, Floor, measured_collective
+from advisor.rules.calibration import Calibration, Floor, MeasuredGroup, measured_collective
 from advisor.rules.cost import Costs
 from advisor.rules.errors import AdvisorError
 from advisor.rules.fabric import Collective, Op
@@ -91,9 +91,11 @@ def calibration_of(
     transport, env, model, *_ = row.group
     floors = [other for other in rows if other.floor and other.seconds and other.group[2] == model]
     same = [other for other in floors if other.group[0] == transport] or floors
+    gpus = tuple(gpu.id for gpu in row.machine.gpus)
+    measured = collectives.get((transport, env), {})
     return Calibration(
         floors=tuple(Floor(micro_batch=o.plan.samples, seconds=o.seconds or 0.0) for o in same),
-        collectives=collectives.get((transport, env), {}),
+        groups=(MeasuredGroup(gpus=gpus, nodes=row.machine.nodes, collectives=measured),) if measured else (),
     )
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from advisor.executor.console import say
 from advisor.executor.folder import RunFolder
 from advisor.executor.launch import Launch, plan_launch
+from advisor.executor.links_known import links_known
 from advisor.executor.refuse import refuse
 from advisor.executor.script import ScriptFacts
 from advisor.executor.script_imports import ALWAYS, packages_of
@@ -32,6 +33,7 @@ from advisor.rules.proposals import Proposal, costs_of, proposals
 from advisor.rules.trial import SURE, Calibrated, Timing, Tried, contenders, margin, settle
 
 MOST_TRIALS = 4  # of one plan
+SHARE_OF_LINKS = 0.15  # of the budget, for measuring links where nothing is kept of them
 Settings = Callable[[Plan, str], Mapping[str, str]]  # what rules propose for a plan, by what NCCL logged
 WITHOUT = {
     "ended-early": "the training is too short to be worth trials: {said}",
@@ -77,6 +79,7 @@ def _calibrated(plan: Plan, task: Task, folder: Path, packages: Sequence[str], s
     with trials_of(task.script, task.arguments, folder, launch(plan, RunFolder(folder / "00"))) as trials:
         session = Session(trials, launch, task.budget, started)
         imported = trials.preload(packages)
+        links = links_known(task.machine, plan.gpus, trials.forks, SHARE_OF_LINKS * task.budget)
         first = session.first(plan)
         why = WITHOUT.get(first.outcome, "{said}").format(said=first.said or "there is nothing to choose")
         found = Calibrated(
@@ -90,17 +93,17 @@ def _calibrated(plan: Plan, task: Task, folder: Path, packages: Sequence[str], s
             why=why,
         )
         if first.outcome in ("measured", "out-of-memory"):
-            found = _choose(session, found, task)
+            found = _choose(session, found, task, links)
         return replace(found, spent=session.spent, trials=tuple(session.done))
 
 
-def _choose(session: Session, found: Calibrated, task: Task) -> Calibrated:
+def _choose(session: Session, found: Calibrated, task: Task, links: Calibration) -> Calibrated:
     own = found.plan
-    costs = costs_of(session.observed, task.machine, own, task.allow)
+    costs = costs_of(session.observed, task.machine, own, task.allow, links)
     floor = _floor(session, own) if costs is not None and task.facts.kind == "ddp" and own.ranks > 1 else None
     if costs is not None and floor is not None:
         floors = (Floor(micro_batch=costs.job.micro_batch or 1, seconds=floor),)
-        costs = Costs(costs.job, costs.machine, Calibration(floors=floors))
+        costs = Costs(costs.job, costs.machine, replace(links, floors=floors))
     short = session.done[0].outcome == "out-of-memory"
     wanted = proposals(costs, task.machine, own, task.only, short_of_memory=short) if own.ranks > 1 else []
     wanted = [one for one in wanted if _runs(one.plan, task.facts)]
@@ -237,6 +240,7 @@ def _as_measured(session: Session, plan: Plan, predicted: Predicted | None) -> P
         tokens_per_second=predicted.tokens_per_second / factor,
         memory=memory,
         source="measured",
+        correction=None,
     )
 
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from advisor.executor.folder import RunFolder
 from advisor.executor.libraries import library_environment
@@ -58,7 +59,9 @@ def plan_launch(
         options.append(f"--numa-binding={launcher.numa_binding}")
     if facts is not None and sees_one_gpu(plan, facts):
         options.append("--virtual-local-rank")
-    environment = {"ADVISOR_PLAN": str(folder.plan.absolute())} | _visible_devices(plan, machine)
+    environment = {"ADVISOR_PLAN": str(folder.plan.absolute())} | visible_devices(
+        plan.gpus, plan.launcher.device, machine
+    )
     environment |= library_environment(plan, "unknown" if facts is None else facts.kind)
     if launcher.threads_per_rank is not None and "OMP_NUM_THREADS" not in environ:
         environment["OMP_NUM_THREADS"] = str(launcher.threads_per_rank)
@@ -77,17 +80,17 @@ def sees_one_gpu(plan: Plan, facts: ScriptFacts) -> bool:
     return facts.first_gpu is not None and plan.launcher.device == "cuda" and plan.ranks > 1
 
 
-def _visible_devices(plan: Plan, machine: Machine | None) -> dict[str, str]:
-    """Show the processes the plan's GPUs only, by UUID where the machine tells it, else by number in PCI order."""
-    if plan.launcher.device == "cpu":
+def visible_devices(gpus: Sequence[str], device: Literal["cuda", "cpu"], machine: Machine | None) -> dict[str, str]:
+    """Show the processes these GPUs only, by UUID where the machine tells it, else by number in PCI order."""
+    if device == "cpu":
         return {"CUDA_VISIBLE_DEVICES": ""}
     if machine is not None:
-        uuids = [machine.gpu(gpu).uuid for gpu in plan.gpus]
+        uuids = [machine.gpu(gpu).uuid for gpu in gpus]
         if all(uuids):
             return {"CUDA_VISIBLE_DEVICES": ",".join(uuid for uuid in uuids if uuid)}
-        numbers = [str(machine.gpu(gpu).index) for gpu in plan.gpus]
+        numbers = [str(machine.gpu(gpu).index) for gpu in gpus]
     else:
-        numbers = [_number(gpu) for gpu in plan.gpus]
+        numbers = [_number(gpu) for gpu in gpus]
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(numbers)}
 
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from advisor.rules.calibration import Calibration, scaled
+from advisor.rules.calibration import Calibration, corrected, scaled
 from advisor.rules.decoder import decoder_profile
 from advisor.rules.device import Device, device_of
 from advisor.rules.errors import AdvisorError
@@ -51,8 +51,10 @@ class Costs:
         time = step_time(self.job, self.profile(precision_of(plan)), plan, device, self._transfers(plan))
         used = set(plan.gpus)
         guessed = any(n.bandwidth_source == "assumed" and {n.a, n.b} <= used for n in self.machine.links)
-        guessed = guessed and not self.calibration.collectives
-        return predicted(self.job, plan, memory, time, replace(device, source="assumed") if guessed else device)
+        guessed = guessed and not self.calibration.group(plan.gpus, plan.nodes, 1)
+        found = predicted(self.job, plan, memory, time, replace(device, source="assumed") if guessed else device)
+        correction = self.calibration.correction
+        return found if correction is None or self.calibration.floors else corrected(found, correction)
 
     def _device(self, plan: Plan) -> Device:
         """Return the device as its data sheet has it, or as slow as the measured step without communication was."""
@@ -67,7 +69,9 @@ class Costs:
         return scaled(device, floor.seconds / modelled)
 
     def _transfers(self, plan: Plan) -> Transfers:
-        bandwidth = host_bandwidth(self.machine.gpu(plan.gpus[0])) or ASSUMED_HOST_BANDWIDTH
+        copies = self.calibration.host_copies
+        modelled = host_bandwidth(self.machine.gpu(plan.gpus[0])) or ASSUMED_HOST_BANDWIDTH
+        bandwidth = modelled if copies is None else copies.bandwidth
         whole = self._group(plan.gpus, plan.nodes, 1)
         inner, outer, replicas = whole, whole, plan.ranks
         if plan.strategy == "hsdp":
@@ -94,8 +98,8 @@ class Costs:
         return bool(links) and all(mesh_speed(self.machine, link, len(plan.gpus)) is not None for link in links)
 
     def _group(self, gpus: tuple[str, ...], nodes: int, concurrent: int) -> dict[Op, Collective]:
-        if self.calibration.collectives and len(gpus) == len(self.machine.gpus) and nodes == self.machine.nodes:
-            return self.calibration.collectives
+        if measured := self.calibration.group(gpus, nodes, concurrent):
+            return measured
         key = (gpus, nodes, concurrent)
         if key not in self._collectives:
             self._collectives[key] = collectives_of(self.machine, gpus, nodes=nodes, concurrent=concurrent)

@@ -82,6 +82,16 @@ class Memory(Value, frozen=True, kw_only=True):
         return self.total <= self.available and room
 
 
+class Correction(Value, frozen=True, kw_only=True):
+    """What earlier runs on a machine say of its predictions: by how much a step took longer than the models had it."""
+
+    factor: float  # median of measured by predicted
+    spread: float  # relative, the largest distance of a run from the median
+    runs: int
+    scripts: int  # different ones among the runs
+    since: str  # day of the first of them, 2026-11-30
+
+
 class Predicted(Value, frozen=True, kw_only=True):
     """Cost of one whole optimizer step under a plan."""
 
@@ -94,6 +104,7 @@ class Predicted(Value, frozen=True, kw_only=True):
     tokens_per_second: float
     memory: Memory
     source: Source
+    correction: Correction | None = None  # already in the times; None: they are the models' own
 
 
 class Candidate(Value, frozen=True, kw_only=True):

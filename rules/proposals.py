@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from advisor.rules.calibration import Calibration
 from advisor.rules.cost import Costs
 from advisor.rules.machine import Machine, Value
-from advisor.rules.observed import Observed, job_of
+from advisor.rules.observed import Observed, job_of, plan_as_run
 from advisor.rules.plan import Plan, Predicted
 from advisor.rules.recommend import assume_missing, demand, fits, price, simplicity
 from advisor.rules.strategies import Group, island_order, shapes
@@ -62,11 +63,26 @@ def same_run(one: Plan, own: Plan) -> bool:
     return one.accumulation == own.accumulation and changed <= described
 
 
-def costs_of(observed: Observed | None, machine: Machine, own: Plan, allow: Sequence[str]) -> Costs | None:
+def costs_of(
+    observed: Observed | None, machine: Machine, own: Plan, allow: Sequence[str], calibration: Calibration | None = None
+) -> Costs | None:
     """Return what prices plans of the job that a script turned out to be; None for a model of another kind."""
     job = None if observed is None else job_of(observed, own.ranks)
     if job is None or observed is None:
         return None
     precision = PRECISIONS.get(observed.autocast or "", "fp32")
     known, _ = assume_missing(machine)
-    return Costs(replace(job, precision=precision, allow=tuple(allow)), known)
+    return Costs(replace(job, precision=precision, allow=tuple(allow)), known, calibration)
+
+
+def predicted_as_run(
+    plan: Plan, observed: Observed, machine: Machine, calibration: Calibration | None
+) -> Predicted | None:
+    """Predict a plan for the model and batch that a script turned out to have; None for a model of another kind."""
+    job = job_of(observed, plan.ranks)
+    if job is None:
+        return None
+    known, _ = assume_missing(machine)
+    costs = Costs(job, known, calibration)
+    as_run = plan_as_run(plan, job, observed)
+    return costs.predict(as_run, costs.memory(as_run))

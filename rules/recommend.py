@@ -5,6 +5,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from advisor.rules.calibration import Calibration
 from advisor.rules.catalog import RULES
 from advisor.rules.cost import Costs
 from advisor.rules.cpu_ranks import is_cpu
@@ -43,17 +44,19 @@ def recommend(
     nodes: int | None = None,
     assumptions: Sequence[Assumption] = (),
     rules: Sequence[Rule] = RULES,
+    calibration: Calibration | None = None,
 ) -> Recommendation:
     """Choose a plan for the job on the machine, or say by how much nothing fits and what would.
 
-    `only` keeps the named strategies; `gpus` (per host) and `nodes` fix the group; `rules` judge the plan. Raises
-    AdvisorError where the machine lacks what is needed, or no group can split the global batch.
+    `only` keeps the named strategies; `gpus` (per host) and `nodes` fix the group; `rules` judge the plan;
+    `calibration` is what was measured on the machine. Raises AdvisorError where the machine lacks what is needed, or
+    no group can split the global batch.
     """
     machine, seen = for_planning(machine)
     check_machine(machine, gpus, nodes)
     machine, guesses = assume_missing(machine)
     guesses = (*seen, *guesses)
-    candidates = list(price(Costs(job, machine), only, gpus, nodes))
+    candidates = list(price(Costs(job, machine, calibration), only, gpus, nodes))
     if not candidates:
         raise AdvisorError(
             f"a global batch of {job.global_batch} can't be split evenly over the ranks asked for",

@@ -12,12 +12,11 @@ from advisor.arguments import add_allow, add_machine, add_output, count, one_of,
 from advisor.commands.machine import machine_of
 from advisor.commands.recommend import STRATEGIES, with_devices
 from advisor.commands.rules import add_rules, rules_of
-from advisor.rules.cost import Costs
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine
-from advisor.rules.observed import Observed, job_of, plan_as_run
 from advisor.rules.plan import Finding, Plan, Predicted, Recommendation
-from advisor.rules.recommend import assume_missing, with_environment
+from advisor.rules.proposals import predicted_as_run
+from advisor.rules.recommend import with_environment
 from advisor.rules.rule import Case, Rule, run_rules
 
 if TYPE_CHECKING:
@@ -74,7 +73,9 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def run(args: argparse.Namespace) -> Answer:
     """Run the script, or with --dry-run show how it would be run."""
+    from advisor.commands.measured import calibration_for
     from advisor.executor import apply as executor
+    from advisor.executor.feedback import learn
     from advisor.executor.script import read_script
     from advisor.executor.script_uses import script_of
 
@@ -104,9 +105,10 @@ def run(args: argparse.Namespace) -> Answer:
             return launch_report(launch)
 
         return Answer(0, launch, command, command)
+    calibration, _ = calibration_for(args, machine)
     result = executor.apply(
         plan,
-        predicted or predictor(plan, machine),
+        predicted or (lambda observed: predicted_as_run(plan, observed, machine, calibration)),
         script,
         arguments,
         run_dir=args.run_dir,
@@ -115,6 +117,7 @@ def run(args: argparse.Namespace) -> Answer:
         findings=findings,
         choose=choose,
     )
+    learn(result, machine)
 
     def report() -> "RenderableType":
         from advisor.report.run import run_report
@@ -183,21 +186,6 @@ def duration(text: str) -> float:
     if not 0 <= seconds < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
     return seconds
-
-
-def predictor(plan: Plan, machine: Machine) -> Callable[[Observed], Predicted | None]:
-    """Return what predicts the plan for the model and batch that the script turns out to have."""
-
-    def predict(observed: Observed) -> Predicted | None:
-        job = job_of(observed, plan.ranks)
-        if job is None:
-            return None
-        known, _ = assume_missing(machine)
-        costs = Costs(job, known)
-        as_run = plan_as_run(plan, job, observed)
-        return costs.predict(as_run, costs.memory(as_run))
-
-    return predict
 
 
 def _plan(args: argparse.Namespace, machine: Machine, rules: Sequence[Rule]) -> tuple[Plan, Predicted | None]:

@@ -54,6 +54,7 @@ def add_choice(parser: argparse._ActionsContainer) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Recommend a plan for the job that the options describe."""
+    from advisor.commands.measured import calibration_for
     from advisor.rules.checklist import checklist_of
     from advisor.rules.recommend import recommend
     from advisor.rules.visible_devices import for_planning
@@ -63,9 +64,17 @@ def run(args: argparse.Namespace) -> Answer:
     rules = rules_of(args)
     machine, seen = for_planning(with_devices(machine_of(args), args.gpus))
     job, assumptions = job_of(args, machine, (args.gpus or len(machine.gpus)) * (args.nodes or machine.nodes))
-    assumptions = (*seen, *assumptions)
+    calibration, measured = calibration_for(args, machine)
+    assumptions = (*seen, *assumptions, *measured)
     answer = recommend(
-        job, machine, only=args.only, gpus=args.gpus, nodes=args.nodes, assumptions=assumptions, rules=rules
+        job,
+        machine,
+        only=args.only,
+        gpus=args.gpus,
+        nodes=args.nodes,
+        assumptions=assumptions,
+        rules=rules,
+        calibration=calibration,
     )
 
     if args.checklist:

@@ -6,22 +6,24 @@ from msgspec import field
 from advisor.rules.errors import AdvisorError
 from advisor.rules.fabric import Fabric
 from advisor.rules.machine import Machine, Value
+from advisor.rules.measurements import Measurements
 from advisor.rules.plan import Finding
 
 VERSION = 1
 
 
 class ProbeDocument(Value, frozen=True, kw_only=True):
-    """A machine with what was made of it. Reading takes the machine alone; the rest is computed anew."""
+    """A machine with what was made of it. Reading takes the machine and what was measured; the rest is made anew."""
 
     version: int = VERSION
     machine: Machine
     fabric: Fabric | None = None
     findings: tuple[Finding, ...] = field(default_factory=tuple)
+    measured: Measurements | None = None
 
 
-def read_document(content: bytes, name: str) -> Machine:
-    """Return the machine of a stored document. Raises AdvisorError that names the field which is wrong."""
+def read_document(content: bytes, name: str) -> ProbeDocument:
+    """Read a stored document. Raises AdvisorError that names the field which is wrong."""
     save = "save the machine again with: advisor probe -o machine.json"
     try:
         fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
@@ -37,6 +39,6 @@ def read_document(content: bytes, name: str) -> Machine:
         hint = f"this advisor reads version {VERSION}; {save}"
         raise AdvisorError(f"{name} has version {bytes(version).decode(errors='replace')}", hint)
     try:
-        return msgspec.json.decode(content, type=ProbeDocument).machine
+        return msgspec.json.decode(content, type=ProbeDocument)
     except msgspec.MsgspecError as error:
         raise AdvisorError(f"{name}: {error}", save) from error

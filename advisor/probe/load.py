@@ -3,6 +3,7 @@
 import difflib
 import sys
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from advisor.rules.errors import AdvisorError
 from advisor.rules.hardware import GpuModel, gpu_model, gpu_names
 from advisor.rules.links import with_link_bandwidths
 from advisor.rules.machine import Gpu, Machine
+from advisor.rules.measurements import Measurements
 
 NO_GPU = "add what does with another --machine: the text of `nvidia-smi topo -m`, or words such as '8x a10g'"
 LARGEST = 64 * 2**20  # bytes; a probe of 16 GPUs has 100 kB
@@ -41,6 +43,14 @@ def load_machine(*sources: str, gpu: str | None = None, gpu_memory: int | None =
     return with_link_bandwidths(with_derived_links(machine))
 
 
+def load_measured(sources: Sequence[str]) -> Measurements | None:
+    """Return what was measured on the machine of a saved probe; None for all other sources, and for several."""
+    if len(sources) != 1 or sources[0] == "-" or not _exists(sources[0]):
+        return None
+    content = _read(sources[0]).removeprefix(BOM_UTF8)
+    return read_document(content, sources[0]).measured if content.lstrip()[:1] == b"{" else None
+
+
 def _load(source: str) -> Machine:
     """Load one source; the readers of words and texts only where they are needed, or they cost a start 40 ms."""
     if source != "-" and not _exists(source):
@@ -50,7 +60,7 @@ def _load(source: str) -> Machine:
     content = _read(source)
     name = "standard input" if source == "-" else source
     if content.removeprefix(BOM_UTF8).lstrip()[:1] == b"{":
-        return read_document(content.removeprefix(BOM_UTF8), name)
+        return read_document(content.removeprefix(BOM_UTF8), name).machine
     from advisor.probe.text.readers import machine_from_text
 
     # Windows PowerShell writes what `>` redirects as UTF-16

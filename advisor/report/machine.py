@@ -38,11 +38,16 @@ BUSY = 0.02  # a GPU's memory in use is worth a column above this share
 
 
 def machine_report(
-    machine: Machine, fabric: Fabric | None, findings: Sequence[Finding] = (), *, again: str
+    machine: Machine,
+    fabric: Fabric | None,
+    findings: Sequence[Finding] = (),
+    *,
+    again: str,
+    measured: RenderableType | None = None,
 ) -> RenderableType:
     """Describe a machine: verdict, GPUs, links, fabric, host, software, what is unknown, findings.
 
-    `again` is the command that gives this answer once more.
+    `again` is the command that gives this answer once more, `measured` the section on measured links.
     """
     return stack(
         prose(machine_headline(machine, fabric), "bold"),
@@ -50,6 +55,7 @@ def machine_report(
         _nics(machine),
         _links(machine),
         fabric_section(machine, fabric) if fabric is not None and len(machine.gpus) * machine.nodes > 1 else None,
+        measured,
         host_section(machine),
         _unknown(machine),
         findings_section(findings),

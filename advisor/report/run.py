@@ -24,6 +24,8 @@ from advisor.report.layout import (
 )
 from advisor.report.plan import devices_in_words
 from advisor.rules.format import UNKNOWN, folded, ids, memory, percent, plural, seconds, seconds_range
+from advisor.rules.measurements import correction_in_words
+from advisor.rules.plan import Predicted
 from advisor.rules.plan_name import strategy
 
 MOST_RANKS = 16
@@ -97,7 +99,17 @@ def _fault(fault: Fault) -> Iterator[RenderableType]:
 def _compared(run: Run) -> RenderableType | None:
     rows = [row for row in (_step_row(run), *_memory_rows(run)) if row]
     columns = [Column(""), Column("predicted", "right"), Column("measured", "right"), Column("error", "right")]
-    return section("Predicted against measured", Grid(columns, rows).without_empty(UNKNOWN)) if rows else None
+    if not rows:
+        return None
+    table = Grid(columns, rows).without_empty(UNKNOWN)
+    return section("Predicted against measured", Group(table, *_corrected(run.predicted)))
+
+
+def _corrected(predicted: Predicted | None) -> Iterator[RenderableType]:
+    """Say that earlier runs moved the predicted step."""
+    if predicted is not None and predicted.correction is not None:
+        said = correction_in_words(predicted.correction)
+        yield prose(f"The predicted step is the models' {said.value}: {said.why}")
 
 
 def _step_row(run: Run) -> Row | None:

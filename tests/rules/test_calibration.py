@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from advisor.rules.calibration import Calibration, Floor, measured_collective
+from advisor.rules.calibration import Calibration, Floor, MeasuredGroup, measured_collective
 from advisor.rules.cost import Costs
 from advisor.rules.fabric import collective_seconds
 from advisor.rules.job import Job
@@ -47,6 +47,7 @@ def test_measured_collectives_are_taken_for_the_whole_group(nvswitch_server: Mac
     slow["reduce_scatter"] = slow["all_gather"]
     given, tried = job(1.3e9), plan(8, "ddp")
     modelled = Costs(given, nvswitch_server)
-    measured = Costs(given, nvswitch_server, Calibration(collectives=slow))  # type: ignore[arg-type]
+    group = MeasuredGroup(gpus=tried.gpus, collectives=slow)  # type: ignore[arg-type]
+    measured = Costs(given, nvswitch_server, Calibration(groups=(group,)))
     memory = modelled.memory(tried)
     assert measured.predict(tried, memory).step_seconds > 2 * modelled.predict(tried, memory).step_seconds
