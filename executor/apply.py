@@ -127,8 +127,10 @@ def _calibrated(choose: Callable[[Plan, Path], Calibrated], plan: Plan, folder: 
     """Choose the plan, and leave what was tried in calibration.json."""
     calibrated = choose(plan, folder.path / "trials")
     write_whole(folder.calibration, msgspec.json.format(msgspec.json.encode(calibrated), indent=2) + b"\n")
-    tries = plural(len(calibrated.trials), "trial")
-    say(f"{strategy(calibrated.plan)} after {tries} in {seconds(calibrated.spent)}: {calibrated.why}")
+    spent = f"after {plural(len(calibrated.trials), 'trial')} in {seconds(calibrated.spent)}"
+    if calibrated.recalled is not None:
+        spent = f"by the trials of {calibrated.recalled[:10]} (--budget {calibrated.budget:.0f}s makes new ones)"
+    say(f"{strategy(calibrated.plan)} {spent}: {calibrated.why}")
     return calibrated
 
 

@@ -64,6 +64,7 @@ class Calibrated(Value, frozen=True, kw_only=True):
     plan: Plan
     predicted: Predicted | None  # of a plan that was measured
     why: str  # the plan was chosen, one sentence
+    recalled: str | None = None  # when the trials were made, if before an earlier run: ISO 8601 with offset
     floor: float | None = None  # seconds of a step without communication
     tried: tuple[Tried, ...] = ()  # the chosen plan first
     trials: tuple[Trial, ...] = ()  # in their order

@@ -2,10 +2,12 @@
 
 import argparse
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from advisor.answer import Answer
 from advisor.arguments import add_allow, add_machine, add_output, count, one_of, span
@@ -48,8 +50,7 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--budget",
         metavar="SECONDS",
         type=span,
-        default=BUDGET,
-        help=f"time for short trials that choose the plan, before the run (default: {BUDGET:.0f}s)",
+        help=f"time for short trials that choose the plan (default: {BUDGET:.0f}s, none where they did before)",
     )
     parser.add_argument("--no-calibrate", action="store_true", help="run no trials: all GPUs, DDP as the script has it")
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="folder of the run (default: advisor-runs/...)")
@@ -135,15 +136,28 @@ def run(args: argparse.Namespace) -> Answer:
 def _choice(
     args: argparse.Namespace, machine: Machine, rules: Sequence[Rule], facts: "ScriptFacts"
 ) -> "Callable[[Plan, Path], Calibrated] | None":
-    """Return what chooses a plan by trials; None where there are to be none."""
+    """Return what chooses a plan by trials, or recalls what they chose before; None where there are to be none."""
+    from advisor.executor import learnt
     from advisor.executor.calibrate import Task, calibrate
+    from advisor.executor.console import say
 
     if args.no_calibrate or facts.syntax_error is not None:
         return None
     script, *arguments = args.command_line
     settings = proposed_settings(machine, rules)
-    task = Task(machine, script, tuple(arguments), facts, args.budget, settings, args.only, args.allow)
-    return lambda plan, folder: calibrate(plan, task, folder)
+    task = Task(machine, script, tuple(arguments), facts, args.budget or BUDGET, settings, args.only, args.allow)
+
+    def choose(plan: Plan, folder: Path) -> "Calibrated":
+        known = None if args.budget else learnt.recall(task, plan)
+        if known is not None:
+            return replace(known.calibrated, recalled=known.date)
+        found = calibrate(plan, task, folder)
+        line = learnt.keep(task, plan, datetime.now().astimezone().isoformat(timespec="seconds"), found)
+        if line is not None:
+            say(line)
+        return found
+
+    return choose
 
 
 def proposed_settings(machine: Machine, rules: Sequence[Rule]) -> "Settings":

@@ -31,7 +31,8 @@ def trials_section(found: Calibrated) -> RenderableType:
         Column("verdict"),
     ]
     rows = [_row(one) for one in found.tried]
-    spent = f"{plural(len(found.trials), 'trial')} in {seconds(found.spent)} of {seconds(found.budget)}"
+    made = "" if found.recalled is None else f" on {found.recalled[:10]}, before an earlier run"
+    spent = f"{plural(len(found.trials), 'trial')} in {seconds(found.spent)} of {seconds(found.budget)}{made}"
     alone = "" if found.floor is None else f"; without communication a step takes {seconds(found.floor)}"
     table = [Grid(columns, rows).without_empty(UNKNOWN)] if rows else [prose(sentence(found.why).plain)]
     return section(f"Trials: {spent}{alone}", Group(*table))

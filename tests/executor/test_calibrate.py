@@ -1,5 +1,6 @@
 """Plans chosen by trials of real scripts, with faults planted in them."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -44,10 +45,15 @@ def test_a_slow_plan_loses_and_the_run_is_made_under_the_other(tmp_path: Path) -
     checkpoint = tmp_path / "last.pt"
     checkpoint.write_bytes(b"of an earlier run")
     seen: list[bytes] = []
+    home = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = ["apply", "--gpus", "2", "--budget", "60s", "--run-dir", "run", str(SCRIPT)]
     command += ["--replicated", "slow", "--save", "last.pt", "--log", "logs/train.log"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "advisor", *command], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "advisor", *command],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=home,
     )
     assert process.stderr is not None
     for line in process.stderr:
@@ -72,6 +78,17 @@ def test_a_slow_plan_loses_and_the_run_is_made_under_the_other(tmp_path: Path) -
     assert report.predicted is None or report.predicted.source == "measured"
     assert (tmp_path / "logs" / "train.log").read_text() == "started\n"  # by the run, not by a trial
     assert checkpoint.read_bytes() != b"of an earlier run"
+    command[command.index("run")] = "second"
+    del command[command.index("--budget") : command.index("--budget") + 2]
+    again = subprocess.run(
+        [sys.executable, "-m", "advisor", *command], cwd=tmp_path, capture_output=True, text=True, check=True, env=home
+    )
+    assert "by the trials of" in again.stderr
+    assert "trial 1" not in again.stderr
+    second = read_report(tmp_path / "second" / "report.json")
+    assert second.plan == report.plan
+    assert second.calibrated is not None
+    assert second.calibrated.recalled is not None
 
 
 @pytest.mark.parametrize(
