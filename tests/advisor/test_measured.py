@@ -110,6 +110,7 @@ def test_recommend_says_that_earlier_runs_moved_the_step(here: Machine, capsys: 
     found = answer(capsys, "recommend", *JOB)
     assert found["predicted"]["step_seconds"] == pytest.approx(1.5 * modelled["predicted"]["step_seconds"])
     assert found["predicted"]["source"] == "measured"
+    assert found["plan"] == modelled["plan"]
     assert ("step times", "x 1.50") in [(one["what"], one["value"]) for one in found["assumptions"]]
 
 

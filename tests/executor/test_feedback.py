@@ -84,8 +84,13 @@ def test_what_is_kept_is_the_error_of_the_models_alone(machine: Machine, tmp_pat
     assert [(run.script, run.strategy, run.device) for run in kept.runs] == 2 * [("train_gpt.py", "ddp", "cpu")]
 
 
-@pytest.mark.parametrize("change", [{"exit_code": 1}, {"step": None}], ids=["failed", "no steps"])
-def test_a_run_that_failed_or_measured_no_step_teaches_nothing(
+NEW_THREADS = replace(PLAN, env={"NCCL_SOCKET_NTHREADS": "4"})
+
+
+@pytest.mark.parametrize(
+    "change", [{"exit_code": 1}, {"step": None}, {"plan": NEW_THREADS}], ids=["failed", "no steps", "other settings"]
+)
+def test_a_run_that_failed_measured_no_step_or_changed_the_links_teaches_nothing(
     machine: Machine, tmp_path: Path, change: dict[str, object]
 ) -> None:
     assert learn(replace(finished(machine, "first", tmp_path), **change), machine) is None
