@@ -20,8 +20,11 @@ LEAST_STEPS = 3  # measured ones, of which the median is worth keeping
 def learn(run: Run, machine: Machine) -> RunRatio | None:
     """Keep the ratio of the measured step to what the models alone have for it; None where there is no such pair.
 
-    Alone: with the measured links of this machine, without what earlier runs or trials said of the step.
+    Alone: with the measured links of this machine, without what earlier runs or trials said of the step. A plan that
+    changes NCCL's settings ran over other links than those.
     """
+    if any(name.startswith("NCCL_") and name != "NCCL_DEBUG" for name in run.plan.env):
+        return None
     if run.exit_code != 0 or run.step is None or run.step.steps < LEAST_STEPS:
         return None
     observed = next(filter(None, map(observed_of, read_ranks(RunFolder(Path(run.folder)).ranks))), None)

@@ -6,6 +6,7 @@ A round that hangs or fails is an answer with its reason; the other rounds are t
 import datetime
 import json
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from advisor.executor.launch import visible_devices
 from advisor.rules.calibration import HostCopies, MeasuredGroup
 from advisor.rules.cpu_ranks import is_cpu
 from advisor.rules.errors import AdvisorError
+from advisor.rules.fabric import Collective, Op
 from advisor.rules.machine import Machine, Unknown
 from advisor.rules.measurements import Links, collective_of
 from advisor.rules.topology import islands
@@ -26,7 +28,8 @@ from advisor.rules.topology import islands
 PROGRAM = Path(__file__).parent / "bootstrap" / "links.py"
 SIZES = tuple(2**16 * 4**power for power in range(7))  # 64 KiB to 256 MiB
 CPU_SIZES = tuple(2**16 * 4**power for power in range(5))  # to 16 MiB
-START_LIMIT, ROUND_LIMIT = 30.0, 10.0  # seconds
+OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter")
+START_LIMIT, ROUND_LIMIT = 30.0, 15.0  # seconds
 COPIES = "copies between GPUs and host memory"
 
 
@@ -125,12 +128,14 @@ def _run(
 
 
 def _why(answer: Mapping[str, Any], logs: Path, limit: float) -> str:
-    """Say why not all rounds ended: what a rank said last, or that it waited."""
+    """Say why not all rounds ended: that ranks waited until the alarm, which others may lament, or what one said."""
     if answer["late"]:
         return f"it did not end within {limit:.0f} s"
+    if -signal.SIGALRM in answer["statuses"]:
+        return f"it hung: no answer within {ROUND_LIMIT:.0f} s"
     said = [line for log in sorted(logs.glob("*.err")) for line in log.read_text(errors="replace").splitlines()]
     error = next((line for line in reversed(said) if "Error" in line), None)
-    return error.strip() if error else f"it hung: no answer within {ROUND_LIMIT:.0f} s"
+    return error.strip() if error else "its processes ended without a word"
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -143,13 +148,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _group(one: Round, results: Sequence[Mapping[str, Any]], gpus: tuple[str, ...]) -> MeasuredGroup:
     """Return the cost of the first group of a round; of several beside each other, that of the slowest."""
-    ranks = len(one.groups[0])
     each = [results[gpus.index(group[0])] for group in one.groups]
-    collectives = {}
-    for op in each[0]:
-        sizes = min(len(found[op]) for found in each)
-        points = [(found[op][i][0], max(f[op][i][1] for f in each)) for found in each[:1] for i in range(sizes)]
-        collectives[op] = collective_of(op, ranks, points)
+    collectives: dict[Op, Collective] = {}
+    for op in OPS:
+        alike = zip(*(found[op] for found in each), strict=False)  # one group may have stopped at a smaller size
+        points = [(points[0][0], max(seconds for _, seconds in points)) for points in alike]
+        collectives[op] = collective_of(op, len(one.groups[0]), points)
     return MeasuredGroup(gpus=one.groups[0], concurrent=len(one.groups), collectives=collectives)
 
 

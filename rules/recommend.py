@@ -264,8 +264,12 @@ def _within(candidates: Sequence[Candidate], share: float) -> list[Candidate]:
 
 
 def tie(candidate: Candidate) -> float:
-    """Return by what share plans of different strategies may differ and be as good, by the source of a prediction."""
-    return TIE if candidate.predicted.source == "measured" else TIE_UNMEASURED
+    """Return by what share plans of different strategies may differ and be as good, by the source of a prediction.
+
+    Earlier runs correct all plans alike, so they order none.
+    """
+    predicted = candidate.predicted
+    return TIE if predicted.source == "measured" and predicted.correction is None else TIE_UNMEASURED
 
 
 def judge(candidate: Candidate, chosen: Candidate | None) -> Candidate:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 MOST, LEAST = 20, 3  # repetitions
 SECONDS_EACH = 0.06  # of one operation at one size
@@ -38,7 +39,7 @@ def by_wall(operation: Callable[[], object], times: int) -> list[float]:
 
 
 def by_device(operation: Callable[[], object], times: int) -> list[float]:
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
+    marks: list[Any] = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]  # type: ignore[no-untyped-call]
     marks[0].record()
     for mark in marks[1:]:
         operation()
@@ -131,7 +132,7 @@ def main() -> None:
         torch.cuda.set_device(device)
         torch.zeros(1, device=device)
     patience = timedelta(seconds=limit + float(given["start_limit"]))
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), ranks, rank == 0, patience)
+    store: Any = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), ranks, rank == 0, patience)
     dist.init_process_group(given["backend"], store=store, rank=rank, world_size=ranks, timeout=patience)
     for one in given["rounds"]:
         meet(store, one["name"], ranks)
