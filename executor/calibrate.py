@@ -34,7 +34,7 @@ from advisor.rules.trial import SURE, Calibrated, Timing, Tried, contenders, mar
 
 MOST_TRIALS = 4  # of one plan
 SHARE_OF_LINKS = 0.15  # of the budget, for measuring links where nothing is kept of them
-Settings = Callable[[Plan, str], Mapping[str, str]]  # what rules propose for a plan, by what NCCL logged
+Settings = Callable[[Plan, str], Sequence[Mapping[str, str]]]  # what rules propose for a plan, by what NCCL logged
 WITHOUT = {
     "ended-early": "the training is too short to be worth trials: {said}",
     "wants-to-write": "the script was not tried: {said}",
@@ -114,8 +114,8 @@ def _choose(session: Session, found: Calibrated, task: Task, links: Calibration)
             raise AdvisorError(*_none_of(task.only, session, allowed))
         return found  # nothing runs: the run itself will say so at length
     chosen = settle(session.timings(allowed))
-    for name, value in task.settings(chosen, session.log).items():
-        with_it = replace(chosen, env=chosen.env | {name: value})
+    for settings in task.settings(chosen, session.log):
+        with_it = replace(chosen, env=chosen.env | dict(settings))
         if _compare(session, chosen, with_it):
             tried.append(with_it)
             chosen = settle(session.timings([chosen, with_it]))

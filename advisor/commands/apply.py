@@ -81,7 +81,6 @@ def run(args: argparse.Namespace) -> Answer:
     from advisor.executor.script_uses import script_of
 
     script, *arguments = args.command_line
-    facts = read_script(script)
     if args.machine is not None and not args.dry_run:
         raise AdvisorError(
             "--machine describes another machine; a script runs on this one", "add --dry-run, or leave it out"
@@ -89,6 +88,7 @@ def run(args: argparse.Namespace) -> Answer:
     machine = with_devices(machine_of(args), args.gpus)
     rules = rules_of(args)
     plan, predicted = _plan(args, machine, rules)
+    facts = read_script(script)
     choose = _choice(args, machine, rules, facts) if args.plan is None and plan.ranks > 1 else None
     if args.only and plan.strategy not in args.only and choose is None:
         raise AdvisorError(
@@ -161,15 +161,16 @@ def _choice(
 
 
 def proposed_settings(machine: Machine, rules: Sequence[Rule]) -> "Settings":
-    """Return what tells the NCCL settings that rules propose beside a plan's own, by what NCCL logged."""
+    """Return what tells the settings that rules propose beside a plan's own, by what NCCL logged: one set a rule."""
     from advisor.probe.merge import merge
     from advisor.probe.text.nccl_log import read_nccl_log
 
-    def settings(plan: Plan, log: str) -> dict[str, str]:
+    def settings(plan: Plan, log: str) -> list[dict[str, str]]:
         told = read_nccl_log(log, "NCCL's log of the first trial")
         known = machine if told is None else merge([machine, told])
-        env = with_environment(plan, run_rules(rules, Case(machine=known, plan=plan))).env
-        return {name: value for name, value in env.items() if name not in plan.env}
+        found = [with_environment(plan, [one]).env for one in run_rules(rules, Case(machine=known, plan=plan))]
+        new = [{name: value for name, value in env.items() if name not in plan.env} for env in found]
+        return [env for env in new if env]
 
     return settings
 
