@@ -132,6 +132,8 @@ from advisor.rules.catalog import (
     par125_failures_expected,
     par126_one_sample_per_gpu,
     par127_too_few_tokens_to_hide_traffic,
+    scr101_data_not_split,
+    scr102_set_epoch_missing,
 )
 from advisor.rules.rule import Rule
 
@@ -267,4 +269,6 @@ RULES: tuple[Rule, ...] = (
     par125_failures_expected.check,
     par126_one_sample_per_gpu.check,
     par127_too_few_tokens_to_hide_traffic.check,
+    scr101_data_not_split.check,
+    scr102_set_epoch_missing.check,
 )

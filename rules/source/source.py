@@ -1,0 +1,91 @@
+"""What a script does, for rules: the events of a walk, and questions that several rules ask of them."""
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+
+from advisor.rules.errors import AdvisorError
+from advisor.rules.source.modules import modules_of
+from advisor.rules.source.value import Class, Event, Function, Loop, Module, Value
+from advisor.rules.source.walk import Walk
+
+
+class Source:
+    """A training script that has been read; nothing here changes once it is made."""
+
+    def __init__(self, script: str, modules: Mapping[str, Module], events: list[Event]) -> None:
+        self.script = script
+        self.modules = modules
+        self.events = events
+
+    def text(self, file: str, line: int) -> str:
+        """Quote a line."""
+        module = next((module for module in self.modules.values() if module.path == file), None)
+        return module.lines[line - 1].strip() if module and 0 < line <= len(module.lines) else ""
+
+    def calls(self, *names: str) -> Iterator[Event]:
+        """Yield calls by the full name of what is called, or its role and method: `<optimizer>.step`."""
+        return (event for event in self.events if event.kind == "call" and event.name in names)
+
+    @functools.cached_property
+    def backwards(self) -> list[Event]:
+        return [
+            event
+            for event in self.events
+            if event.kind == "call"
+            and event.name.endswith((".backward", ".manual_backward"))
+            and "own." not in event.name
+        ]
+
+    @functools.cached_property
+    def averages_gradients(self) -> bool:
+        """Whether ranks train one model together, by a wrapper of torch's or by hand."""
+        wraps = any(event.value.role in ("ddp", "fsdp", "fsdp2") for event in self.events if event.kind == "call")
+        return wraps or self._reduces_by_hand
+
+    @functools.cached_property
+    def _reduces_by_hand(self) -> bool:
+        reduced = self.calls("torch.distributed.all_reduce")
+        return any(event.args and event.args[0].name == "grad" for event in reduced)
+
+    @functools.cached_property
+    def training_loops(self) -> list[Loop]:
+        """The loops in which a backward pass is run, outermost first for each."""
+        return list(dict.fromkeys(loop for event in self.backwards for loop in event.loops))
+
+    @functools.cached_property
+    def classes(self) -> list[ast.ClassDef]:
+        found = (node for module in self.modules.values() for node in ast.walk(module.tree))
+        return [node for node in found if isinstance(node, ast.ClassDef)]
+
+
+def read_source(script: str, files: Mapping[str, str]) -> Source:
+    """Read a script and the modules of its own, given as path -> text; raise an AdvisorError where it can't be."""
+    modules = modules_of(script, files)
+    main = next(module for module in modules.values() if module.path == script)
+    walk = Walk(modules)
+    main.globals["__name__"] = Value(const="__main__")
+    try:
+        walk.run(main)
+        _leftovers(walk, main)
+    except RecursionError as error:
+        raise AdvisorError(f"{script} is nested too deeply to be read", "split it into smaller functions") from error
+    return Source(script, modules, walk.events)
+
+
+def _leftovers(walk: Walk, main: Module) -> None:
+    """Walk what a library calls, or nobody: functions and methods of the script that the walk has not come to."""
+    from advisor.rules.source import calls
+
+    walk.module_now = main
+    seen = walk.walked.keys() | walk.results.keys()
+    for value in list(main.globals.values()):
+        if isinstance(value.code, Function) and value.code.module is main and value.code.node not in seen:
+            calls.follow(walk, value.code.node, value, (), {})
+        elif isinstance(value.code, Class) and value.code.module is main and value.role == "class":
+            methods = [m for m in value.code.names.values() if isinstance(m.code, Function) and m.role == "function"]
+            if methods and all(m.code.node not in seen for m in methods if isinstance(m.code, Function)):
+                made = calls.instance(walk, value.code.node, value.code, (), {})
+                for member in methods:
+                    if member.name != "__init__":
+                        calls.follow(walk, value.code.node, member, (made,), {})
