@@ -36,8 +36,8 @@ def add_check(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser = subparsers.add_parser(
         "check",
         help="mistakes of distributed training in scripts, by line",
-        description="Finds what makes distributed training hang, crash, be slow or be silently wrong, in scripts and in "
-        "the modules beside them that they import. Reads them only: nothing is imported or executed. A comment "
+        description="Finds what makes distributed training hang, crash, be slow or be silently wrong, in scripts and "
+        "in the modules beside them that they import. Reads them only: nothing is imported or executed. A comment "
         "`# advisor: ignore[SCR101]` on a line silences a rule there, `# advisor: ignore` all of them.",
         allow_abbrev=False,
     )

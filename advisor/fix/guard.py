@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from advisor.fix.main_process import main_process, negated
-from advisor.fix.source import Edit, Edits, Source, adding, argument, last_name
+from advisor.fix.source import Edits, Source, adding, argument, last_name
 from advisor.rules.plan import Finding
 
 # Calls that another rank never waits for. What is called beside them, and so might be a collective, is left alone.
@@ -103,9 +103,8 @@ def _share(block: cst.Module | cst.IndentedBlock) -> cst.CSTNode:
     for node in block.body:
         before = body[-1] if body else None
         if isinstance(node, _Guarded) and isinstance(before, _Guarded) and node.test.deep_equals(before.test):
-            inside: Edit = lambda statement, lines=node.leading_lines: statement.with_changes(leading_lines=lines)  # noqa: E731
             first, *rest = node.body.body
-            statements = [*before.body.body, inside(first), *rest]
+            statements = [*before.body.body, first.with_changes(leading_lines=node.leading_lines), *rest]
             body[-1] = before.with_changes(body=before.body.with_changes(body=statements))
         else:
             body.append(node)

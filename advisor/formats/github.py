@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from advisor.rules.plan import Finding, Severity
 
 COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "notice"}
-IN_TEXT = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-IN_PROPERTIES = IN_TEXT | {":": "%3A", ",": "%2C"}
+IN_TEXT = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+IN_PROPERTIES = IN_TEXT | str.maketrans({":": "%3A", ",": "%2C"})
 
 
 def annotations(findings: Iterable[Finding]) -> str:
@@ -20,11 +20,7 @@ def annotations(findings: Iterable[Finding]) -> str:
 def _annotation(finding: Finding) -> str:
     place = {"file": finding.file, "line": finding.line, "title": f"{finding.code} {finding.name}"}
     properties = ",".join(
-        f"{name}={_escaped(str(value), IN_PROPERTIES)}" for name, value in place.items() if value is not None
+        f"{name}={str(value).translate(IN_PROPERTIES)}" for name, value in place.items() if value is not None
     )
     text = f"{finding.message}\n{finding.remedy}"
-    return f"::{COMMANDS[finding.severity]} {properties}::{_escaped(text, IN_TEXT)}"
-
-
-def _escaped(text: str, characters: dict[str, str]) -> str:
-    return text.translate(str.maketrans(characters))
+    return f"::{COMMANDS[finding.severity]} {properties}::{text.translate(IN_TEXT)}"
