@@ -2,8 +2,10 @@
 
 import importlib.util
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+from advisor.executor.ignore import heeded
 from advisor.executor.script import Kind, own_modules, read_script, source_of
 from advisor.executor.script_uses import script_of
 from advisor.rules.catalog import RULES
@@ -22,16 +24,22 @@ class Checked(Value, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
-def check_script(script: str | os.PathLike[str]) -> Checked:
-    """Check a script and the modules of its own; raise an AdvisorError where it can't be read."""
+def check_script(script: str | os.PathLike[str], rules: Iterable[Rule] = RULES) -> Checked:
+    """Check a script and the modules of its own by those of the rules that need no machine.
+
+    What a comment in them silences is left out. Raises an AdvisorError where the script can't be read.
+    """
     source = source_of_script(script)
     facts = read_script(script)
     case = Case(machine=Machine(), script=script_of(script, facts), source=source)
-    return Checked(script=os.fspath(script), kind=facts.kind, findings=run_rules(script_rules(), case))
+    findings = run_rules(script_rules(rules), case)
+    return Checked(script=os.fspath(script), kind=facts.kind, findings=heeded(findings))
 
 
-def script_rules() -> tuple[Rule, ...]:
-    return tuple(rule for rule in RULES if rule.code.startswith(OF_SCRIPTS))
+def script_rules(rules: Iterable[Rule] = RULES) -> tuple[Rule, ...]:
+    """Return the rules that judge scripts; a user's own are asked as well, with a machine that nothing is known of."""
+    ours = {rule.code for rule in RULES if not rule.code.startswith(OF_SCRIPTS)}
+    return tuple(rule for rule in rules if rule.code not in ours)
 
 
 def source_of_script(script: str | os.PathLike[str]) -> Source:

@@ -86,20 +86,18 @@ def run(args: argparse.Namespace) -> Answer:
 def _look(args: argparse.Namespace) -> Looked:
     """Check each script; one that can't be read does not keep the others from being checked."""
     from advisor.executor.check import check_script
-    from advisor.executor.ignore import heeded
 
-    codes = {rule.code for rule in rules_of(args)}
+    rules = rules_of(args)
     checked, unread = [], []
     for script in args.scripts:
         try:
-            checked.append(check_script(script))
+            checked.append(check_script(script, rules))
         except AdvisorError as error:
             if len(args.scripts) == 1:
                 raise
             unread.append(Unread(script=script, why=error.message))
-    found = {_key(finding): finding for one in checked for finding in heeded(one.findings)}  # modules may be shared
-    findings = tuple(finding for finding in found.values() if finding.code in codes)
-    return Looked(checked, findings, tuple(unread))
+    found = {_key(finding): finding for one in checked for finding in one.findings}  # modules may be shared
+    return Looked(checked, tuple(found.values()), tuple(unread))
 
 
 def _key(finding: Finding) -> tuple[str, str | None, int | None]:

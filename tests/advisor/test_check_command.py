@@ -218,3 +218,13 @@ def test_the_entry_for_pre_commit_runs_on_a_file(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "SCR101" in done.stdout
+
+
+def test_rules_of_a_users_folder_judge_scripts_too(check: Check) -> None:
+    Path("own").mkdir()
+    Path("own/own101.py").write_text(
+        "from advisor.rules.plan import Finding\nfrom advisor.rules.rule import rule\n"
+        "@rule('OWN101', 'too-short')\ndef check(case):\n"
+        "    yield Finding(code='OWN101', name='too-short', severity='info', message=case.script.kind, remedy='r')\n"
+    )
+    assert codes(check("--json", "--rules-dir", "own", train=CLEAN)) == ["OWN101"]
