@@ -132,7 +132,10 @@ def either(walk: "Walk", first: Value, second: Value) -> Value:
     if other.const is None and chosen.const is not None:
         const = chosen.const
     split = chosen.split or other.split
-    options = () if other.const is None or not (chosen.role or other.role) else (*chosen.options, other)
+    told = chosen.role or other.role or (isinstance(chosen.const, str) and isinstance(other.const, str))
+    options = () if other.const is None or not told else (*chosen.options, other)
+    if told and not chosen.role and const is UNKNOWN and chosen.known:
+        options = (chosen, *options)
     unchanged = taint == chosen.taint and split == chosen.split and not options
     if unchanged and (const is chosen.const or chosen.const is UNKNOWN):
         return chosen

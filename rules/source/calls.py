@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 DEEPEST_CALLS = 12  # functions of the script's own within each other
 MOST_WALKS = 10  # of one function, from different calls; then what it returned last is taken
 SHORT = 6  # statements; such a function is followed more often
+RANKS = ("rank", "local_rank", "world_size")
 LAUNCHERS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+# Libraries whose functions return what differs between ranks as their arguments do.
+SPREADING = ("torch.", "math.", "numpy.", "statistics.", "os.path.", "pathlib.", "open")
 MODELS = ("model", "ddp", "fsdp", "fsdp2", "dp", "compiled", "prepared", "engine", "layer", "lightning_module")
 
 
@@ -49,11 +52,15 @@ def apply(walk: "Walk", callee: Value, given: Given, scope: Scope) -> Value:
         value = instance(walk, node, code, args, words)
         _emit(walk, f"own.{callee.name}", value, given)
         return value
+    if callee.split or callee.role in RANKS:  # trainer.is_world_process_zero()
+        _emit(walk, callee.name or "?", callee, given)
+        return callee
     if callee.name == "super":
         return _super(walk, node, scope)
     if callee.name in ("functools.partial", "partial") and args:
         return walk.make(node, "partial", inner=args[0], args=args[1:], words=words)
-    if receiver is not None and receiver.role != "module" and (receiver.role or not callee.name):
+    known = callee.role not in ("", "layer", "property")
+    if receiver is not None and not known and receiver.role != "module" and (receiver.role or not callee.name):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         value = methods.method(walk, receiver, name, given)
         _emit(walk, f"<{receiver.role}>.{name}", value, given)
@@ -89,7 +96,7 @@ def library(walk: "Walk", callee: Value, given: Given) -> Value:
     else:
         role = role_of_call(name)
         value = walk.make(node, role, name=name or "?", args=args, words=words)
-        if role == "tensor" or name.startswith(("torch.", "math.", "numpy.", "statistics.")):
+        if role == "tensor" or name.startswith(SPREADING):
             value.taint |= expressions.spread([*args, *words.values()])
         value.inner = methods.holds(role, args, words)
     _emit(walk, name or "?", value, given)
@@ -126,7 +133,7 @@ def follow(walk: "Walk", node: ast.AST, callee: Value, args: tuple[Value, ...], 
         return walk.results.get(body) or walk.make(node)
     walk.walked[body] = walk.walked.get(body, 0) + (0 if walk.silent else 1)
     names = bound(walk, body, args, words, function.scope)
-    inner = Scope(names, function.module, function.scope, guards=len(walk.guards))
+    inner = Scope(names, function.module, function.scope, guards=len(walk.guards), loops=len(walk.loops))
     outside = (walk.module_now, walk.calls, walk.guards)
     walk.module_now, walk.calls = function.module, (*walk.calls, node)
     walk.active.append(body)

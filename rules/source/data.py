@@ -1,12 +1,14 @@
 """The loaders that a script trains from: how they share the data out, and in which loops they are used."""
 
+import ast
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from advisor.rules.source.source import Source
-from advisor.rules.source.value import DIVERGENT, Loop, Value
+from advisor.rules.source.value import DIVERGENT, Class, Loop, Value
 
-RANK_AWARE = ("sampler", "own_sampler")
+KNOWS = re.compile(r"(?i)rank|world_?size|replica|shard|num_processes|process_index|split_by_node|nodesplitter")
 
 
 class TrainingLoader(NamedTuple):
@@ -46,7 +48,21 @@ class TrainingLoader(NamedTuple):
             return False
         if given is not None and given.role == "plain_sampler" and self._by_rank(given):
             return False
+        streams = dataset.words.get("streaming")
+        if streams is not None and streams.const is not False:
+            return False
         return dataset.role in ("dataset", "hf_dataset") and not self._by_rank(dataset)
+
+    @property
+    def whole_stream(self) -> bool:
+        """Whether each rank surely reads the same stream."""
+        dataset = self.dataset
+        if self.value.role != "loader" or "prepared" in self.value.attrs or dataset is None or self._by_rank(dataset):
+            return False
+        if dataset.role == "hf_dataset":
+            streams = dataset.words.get("streaming")
+            return streams is not None and streams.const is True
+        return dataset.role == "iterable" and isinstance(dataset.code, Class) and not _knows_ranks(dataset.code)
 
     def _by_rank(self, value: Value, depth: int = 0) -> bool:
         """Say whether what the value was made from depends on the rank."""
@@ -68,6 +84,22 @@ class TrainingLoader(NamedTuple):
         return bool(names)
 
 
+def _knows_ranks(cls: Class) -> bool:
+    """Say whether the class, or one it derives from, names anything that tells ranks apart."""
+    words: set[str] = set()
+    for own in cls.lineage():
+        for node in ast.walk(own.node):
+            name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None)
+            words.update(filter(None, [name if isinstance(name, str) else None, _text(node)]))
+    return any(KNOWS.search(word) for word in words)
+
+
+def _text(node: ast.AST) -> str | None:
+    return (
+        node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40 else None
+    )
+
+
 def training_loaders(source: Source) -> Iterator[TrainingLoader]:
     """Yield each loader that is drawn from in a loop with a backward pass."""
     seen: list[Value] = []
@@ -80,4 +112,7 @@ def training_loaders(source: Source) -> Iterator[TrainingLoader]:
             continue
         seen.append(draw.receiver)
         around = draw.loops[: draw.loops.index(batches)]
+        if draw.name == "next":  # each iter() begins an epoch
+            begun = [event.loops for event in source.calls("iter") if draw.receiver in event.args]
+            around = next((loops for loops in begun if loops and loops[-1] in training), ())
         yield TrainingLoader(draw.receiver, source, batches, around[-1] if around else None)

@@ -35,6 +35,7 @@ ATTRIBUTES = {
     ("fabric", "world_size"): "world_size",
     ("fabric", "device"): "own_device",
 }
+SHAPE = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "size", "dim", "numel")
 SPREAD = ("tensor", "batch", "", "clock", "checkpoint", "loss")  # roles whose attributes differ as they do
 
 
@@ -119,7 +120,10 @@ def attribute(walk: "Walk", node: ast.AST, owner: Value, name: str) -> Value:
     if member is not None:
         return _member(walk, node, owner, member)
     if owner.role == "module" and owner.name:
-        return walk.make(node, name=canonical(f"{owner.name}.{name}"))
+        given = walk.make(node, name=canonical(f"{owner.name}.{name}"))
+        if not owner.name.startswith("torch"):
+            tell(given, name)
+        return given
     if owner.inner is not None:
         if (name == "module" and owner.role in WRAPPED) or (name == "_orig_mod" and owner.role == "compiled"):
             return owner.inner
@@ -128,7 +132,7 @@ def attribute(walk: "Walk", node: ast.AST, owner: Value, name: str) -> Value:
     value = walk.make(node, ATTRIBUTES.get((owner.role, name), ""), owner=owner)
     if owner.name and not owner.role:
         value.name = canonical(f"{owner.name}.{name}")
-    if owner.role in SPREAD:
+    if owner.role in SPREAD and name not in SHAPE:
         value.taint |= owner.taint
     if owner.role in ("model", "layer"):
         value.role = "layer"
@@ -470,6 +474,8 @@ def bind(walk: "Walk", target: ast.AST, value: Value, scope: Scope) -> None:
         owner = evaluate(walk, target.value, scope)
         walk.emit("assign", target.attr, target, value, receiver=owner)
         tell(value, target.attr)
+        if value.role == "model" and owner.role in ("model", "lightning_module") and value.owner is None:
+            value.owner = owner  # a layer of a model
         _store(walk, owner, target.attr, value, scope)
     elif isinstance(target, ast.Subscript):
         _bind_item(walk, target, value, scope)

@@ -172,9 +172,15 @@ VARIABLES = {
 }
 # Attributes and names of things that the walk knows nothing about -> role that their name tells.
 TOLD_BY_NAME = (
-    (re.compile(r"(?i)^_?(local_rank|local_process_index|gpu_rank|local_rank_id|lrank)$"), "local_rank"),
-    (re.compile(r"(?i)^_?(rank|global_rank|process_index|world_rank|dist_rank|ddp_rank|node_rank_id)$"), "rank"),
-    (re.compile(r"(?i)^_?(world_size|num_processes|n_ranks|num_ranks|ddp_world_size|num_replicas)$"), "world_size"),
+    (re.compile(r"(?i)^_?(local_rank|local_process_index|gpu_rank|local_rank_id|lrank|get_local_rank)$"), "local_rank"),
+    (
+        re.compile(r"(?i)^_?(rank|global_rank|process_index|world_rank|dist_rank|ddp_rank|get_rank|get_global_rank)$"),
+        "rank",
+    ),
+    (
+        re.compile(r"(?i)^_?(world_size|num_processes|n_ranks|num_ranks|ddp_world_size|num_replicas|get_world_size)$"),
+        "world_size",
+    ),
 )
 IS_FIRST = re.compile(
     r"(?i)^_?(is_)?(global_|world_|dist_)?(main|master|primary|chief|rank_?(zero|0)|zero_rank|root|process_zero|coordinator)"

@@ -45,6 +45,8 @@ def method(walk: "Walk", receiver: Value, name: str, given: Given) -> Value:
         return walk.make(node, taint=taint)
     if name in SAME_OBJECT and receiver.role in (*PLAIN, "layer", "parameter"):
         return receiver
+    if name in expressions.SHAPE:
+        return walk.make(node, owner=receiver)
     if name == "full_tensor":
         return walk.make(node, "tensor", taint=frozenset({REDUCED}))
     if name in ("format", "join") and isinstance(receiver.const, str):

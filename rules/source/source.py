@@ -5,6 +5,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from advisor.rules.errors import AdvisorError
+from advisor.rules.source.library import FSDP2
 from advisor.rules.source.modules import modules_of
 from advisor.rules.source.value import Class, Event, Function, Loop, Module, Value
 from advisor.rules.source.walk import Walk
@@ -46,7 +47,32 @@ class Source:
     @functools.cached_property
     def _reduces_by_hand(self) -> bool:
         reduced = self.calls("torch.distributed.all_reduce")
-        return any(event.args and event.args[0].name == "grad" for event in reduced)
+        return any(getattr(event.args[0].node, "attr", "") == "grad" for event in reduced if event.args)
+
+    @functools.cached_property
+    def collectives(self) -> list[Event]:
+        """The calls that hang unless all ranks make them."""
+        from advisor.rules.source import collectives
+
+        return list(collectives.collectives(self))
+
+    @functools.cached_property
+    def many_ranks(self) -> bool:
+        """Whether the script is made to run as several ranks that know of each other."""
+        roles = ("ddp", "fsdp", "fsdp2", "engine", "prepared")
+        starts = any(not event.alone for event in self.calls("torch.distributed.init_process_group"))
+        return starts or any(event.value.role in roles for event in self.events if event.kind == "call")
+
+    @functools.cached_property
+    def wraps(self) -> list[Event]:
+        """The calls that make a model one of many ranks'."""
+        roles = ("ddp", "fsdp", "fsdp2", "engine", "prepared")
+        made = [event for event in self.events if event.kind == "call" and event.value.node is event.node]
+        return [event for event in made if event.value.role in roles] + list(self.calls(FSDP2))
+
+    def wrapped_backward(self, event: Event) -> bool:
+        """Say whether a backward pass reduces gradients over ranks."""
+        return self.averages_gradients and not self._reduces_by_hand and not event.inside("no_sync")
 
     @functools.cached_property
     def training_loops(self) -> list[Loop]:

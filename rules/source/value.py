@@ -110,6 +110,7 @@ class Scope:
     globals_used: set[str] = field(default_factory=set)
     returned: list[Value] = field(default_factory=list)
     guards: int = 0  # how many the function was entered under
+    loops: int = 0  # how many it was entered in
 
 
 @dataclass(eq=False, slots=True)
@@ -208,6 +209,7 @@ class Event:
     loops: tuple[Loop, ...] = ()
     contexts: tuple[Value, ...] = ()
     tries: tuple[ast.Try, ...] = ()
+    left: Loop | None = None  # by a "leave"
     calls: tuple[ast.AST, ...] = ()  # calls of the script's own functions that lead here
 
     @property

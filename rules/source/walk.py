@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from advisor.rules.source import branches, calls, expressions
-from advisor.rules.source.library import FIRST_ONLY, LOCAL_ONLY
+from advisor.rules.source.library import FIRST_ONLY, LOCAL_ONLY, canonical
 from advisor.rules.source.modules import own_module
 from advisor.rules.source.roles import role_of_base
 from advisor.rules.source.value import (
+    CLOCK,
     LOCAL_RANK,
+    NOTHING,
     RANK,
     Class,
     Event,
@@ -28,6 +30,7 @@ from advisor.rules.source.value import (
 
 DEEPEST = 160  # expressions, blocks and calls within each other; what lies deeper stays unknown
 STEPS = 250_000  # expressions that are looked at; after that, calls are no longer followed
+TAINTS = {"rank": frozenset({RANK}), "local_rank": frozenset({LOCAL_RANK}), "clock": frozenset({CLOCK})}
 LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 LEAVING_CALLS = ("sys.exit", "exit", "quit", "os._exit")
 
@@ -64,9 +67,8 @@ class Walk:
             self.events.append(Event(kind, name, node, self.file, len(self.events), value, **fields))
 
     def make(self, node: ast.AST | None, role: str = "", **fields: Any) -> Value:
-        taint = {"rank": frozenset({RANK}), "local_rank": frozenset({LOCAL_RANK})}.get(role)
-        if taint is not None:
-            fields["taint"] = fields.get("taint", frozenset()) | taint
+        if role in TAINTS:
+            fields["taint"] = fields.get("taint", NOTHING) | TAINTS[role]
         return Value(role=role, node=node, file=self.file, **fields)
 
     @contextmanager
@@ -181,7 +183,10 @@ def _import_from(walk: Walk, node: ast.ImportFrom, scope: Scope) -> None:
             walk.run(inner)
             scope.names[alias.asname or alias.name] = walk.make(node, "module", attrs=inner.globals)
         else:
-            scope.names[alias.asname or alias.name] = walk.make(node, name=f"{base}.{alias.name}")
+            value = walk.make(node, name=canonical(f"{base}.{alias.name}"))
+            if not base.startswith("torch"):
+                expressions.tell(value, alias.name)
+            scope.names[alias.asname or alias.name] = value
 
 
 def _function(walk: Walk, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
@@ -231,8 +236,10 @@ def _return(walk: Walk, node: ast.Return, scope: Scope) -> None:
 
 
 def _leave(walk: Walk, node: ast.stmt, scope: Scope) -> None:
-    if walk.loops:
-        walk.emit("leave", type(node).__name__.lower(), node, walk.make(node))
+    own = walk.loops[scope.loops :]
+    if own:
+        left = own[0] if isinstance(node, ast.Return) else own[-1]
+        walk.emit("leave", type(node).__name__.lower(), node, walk.make(node), left=left)
 
 
 def _raise(walk: Walk, node: ast.Raise, scope: Scope) -> None:
@@ -301,7 +308,7 @@ def _while(walk: Walk, node: ast.While, scope: Scope) -> None:
         test = walk.value_of(node.test, scope)
         if test.taint:
             with walk.under(walk.guard(node.test, test, negated=True)):
-                walk.emit("leave", "while", node.test, test)
+                walk.emit("leave", "while", node.test, test, left=walk.loops[-1])
         walk.block(node.body, scope)
 
     _loop(walk, Loop(node, walk.file, None), once, scope)

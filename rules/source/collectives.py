@@ -1,0 +1,58 @@
+"""Calls that every rank must make: where a script makes them, and which ranks come there."""
+
+from collections.abc import Iterator
+
+from advisor.rules.source.library import (
+    CHECKPOINT_COLLECTIVES,
+    COLLECTIVE_METHODS,
+    COLLECTIVES,
+    STATE_DICT_GETTERS,
+)
+from advisor.rules.source.source import Source
+from advisor.rules.source.value import SHARDED, Event, Loop
+
+WITHOUT_GROUP = ("torch.distributed.init_process_group", "torch.distributed.init_device_mesh")
+
+
+def collectives(source: Source) -> Iterator[Event]:
+    """Yield the calls that hang unless all ranks make them."""
+    return (event for event in source.events if event.kind == "call" and is_collective(source, event))
+
+
+def is_collective(source: Source, event: Event) -> bool:
+    name, receiver = event.name, event.receiver
+    if name in COLLECTIVES:
+        group = event.words.get("group") or event.words.get("process_group")
+        return name in WITHOUT_GROUP or group is None or group.const is None
+    if name in CHECKPOINT_COLLECTIVES:
+        return True
+    if name in STATE_DICT_GETTERS:
+        return bool(event.args) and event.args[0].is_a(*SHARDED)
+    if receiver is None:
+        return False
+    method = name.rpartition(".")[2]
+    if (receiver.role, method) in COLLECTIVE_METHODS:
+        return True
+    if name.startswith("own."):
+        return False
+    if method == "state_dict" or name.endswith("()"):
+        return receiver.is_a("fsdp") or (receiver.is_a("fsdp2") and method != "state_dict")
+    return name.endswith(".backward") and source.wrapped_backward(event)
+
+
+def meets_in(source: Source, loop: Loop) -> Iterator[Event]:
+    """Yield the calls in a loop at which ranks wait for each other."""
+    return (event for event in source.collectives if loop in event.loops)
+
+
+def answered(source: Source, event: Event) -> bool:
+    """Say whether the other ranks make the same call in another branch: `if rank == 0: f(x) else: f(y)`."""
+    guard = event.by_rank
+    return guard is not None and any(
+        other is not event
+        and other.name == event.name
+        and other.node is not event.node
+        and other.by_rank is not None
+        and other.by_rank.split != guard.split
+        for other in source.collectives
+    )
