@@ -35,7 +35,7 @@ def check(case: Case) -> Iterator[Finding]:
     reported: list[Event] = []
     for wrap in wraps(case.source, "fsdp", "fsdp2"):
         for event in _optimizers(case.source):
-            early = event.index < wrap.index and wrap.core in owners(event.argument("params", 0))
+            early = event.index < wrap.at and wrap.core in owners(event.argument("params", 0))
             if not early or event in reported or not _stepped(case.source, event):
                 continue
             reported.append(event)

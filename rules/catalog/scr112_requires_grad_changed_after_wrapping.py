@@ -36,8 +36,8 @@ def check(case: Case) -> Iterator[Finding]:
     for change in requires_grad_changes(case.source):
         event = change.event
         of_model = [wrap for wrap in made if wrap.core in change.models]
-        before = [wrap for wrap in of_model if wrap.index < event.index]
-        again = any(wrap.index > event.index for wrap in of_model) or (event.file, event.line) in seen
+        before = [wrap for wrap in of_model if wrap.at < event.index]
+        again = any(wrap.at > event.index for wrap in of_model) or (event.file, event.line) in seen
         if not before or again or event.alone:
             continue
         if not change.trains and before[-1].says("find_unused_parameters") is True:

@@ -35,7 +35,7 @@ def check(case: Case) -> Iterator[Finding]:
         if not _adds(event):
             continue
         of_model = [wrap for wrap in made if wrap.core in roots(event.receiver)]
-        before = [wrap for wrap in of_model if wrap.index < event.index]
+        before = [wrap for wrap in of_model if wrap.at < event.index]
         if not before or len(of_model) > len(before) or event.value.core is before[-1].core:
             continue
         yield found(

@@ -55,7 +55,7 @@ def _bypasses(source: Source, wrap: Wrap) -> Iterator[Event]:
     """Yield forward passes of the model itself in loops that train it and never call its wrapper."""
     if any(backward.receiver is not None and backward.receiver.role == "engine" for backward in source.backwards):
         return
-    for event in source.events[wrap.index :]:
+    for event in source.events[wrap.at :]:
         if event.kind != "call" or not event.name.endswith("()") or event.receiver is not wrap.core or not event.loops:
             continue
         loop = event.loops[-1]

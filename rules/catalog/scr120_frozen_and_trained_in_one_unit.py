@@ -53,7 +53,7 @@ def check(case: Case) -> Iterator[Finding]:
 def _mixed(source: Source, wrap: Wrap) -> int | None:
     """Return the line that leaves a model frozen in part; None where it is whole, or its units may be uniform."""
     changes = [change for change in requires_grad_changes(source) if wrap.core in change.models]
-    before = [change for change in changes if change.event.index < wrap.index]
+    before = [change for change in changes if change.event.index < wrap.at]
     frozen = [change for change in before if not change.trains]
     if not frozen:
         return _adapters(source, wrap)

@@ -58,7 +58,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 def _loads(event: Event, wrap: Wrap) -> bool:
     by_rank = event.by_rank
-    if event.kind != "call" or event.index >= wrap.index or by_rank is None or by_rank.split == "unsure":
+    if event.kind != "call" or event.index >= wrap.at or by_rank is None or by_rank.split == "unsure":
         return False
     return event.name.endswith(".load_state_dict") and wrap.core in roots(event.receiver)
 

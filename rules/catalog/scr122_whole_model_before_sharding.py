@@ -33,7 +33,7 @@ def check(case: Case) -> Iterator[Finding]:
         return
     reported: list[Event] = []
     for wrap in wraps(case.source, "fsdp", "fsdp2"):
-        for event in case.source.events[: wrap.index]:
+        for event in case.source.events[: wrap.at]:
             if not moved_to_gpu(event) or event in reported or event.receiver is None:
                 continue
             if event.receiver.core is not wrap.core:

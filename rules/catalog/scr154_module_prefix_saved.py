@@ -24,6 +24,7 @@ from advisor.rules.rule import Case, rule
 from advisor.rules.source.report import found
 from advisor.rules.source.saves import saves, states_in
 from advisor.rules.source.source import Source
+from advisor.rules.source.value import Event
 
 RULE = ("SCR154", "module-prefix-saved")
 
@@ -49,7 +50,7 @@ def check(case: Case) -> Iterator[Finding]:
         )
 
 
-def _loads(source: Source) -> Iterator[ast.AST]:
+def _loads(source: Source) -> Iterator[Event]:
     return (event for event in source.events if event.name.endswith(".load_state_dict"))
 
 

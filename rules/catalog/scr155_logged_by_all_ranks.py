@@ -51,7 +51,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 def _repeats(event: Event) -> str:
     """Say what each rank does here; "" where it is nothing to speak of."""
-    if event.kind != "call":
+    if event.kind != "call" or not event.reached:
         return ""
     given = (*event.args, *event.words.values())
     if any(_names_rank(value) for value in given):

@@ -33,7 +33,9 @@ def check(case: Case) -> Iterator[Finding]:
         return
     seen: set[tuple[str, int]] = set()
     for event in case.source.events:
-        made = event.kind == "call" and event.value.role == "tracker" and event.value.node is event.node
+        made = (
+            event.kind == "call" and event.reached and event.value.role == "tracker" and event.value.node is event.node
+        )
         guarded = any(guard.taint & (BY_RANK | {LONE}) and guard.split for guard in event.guards)
         given = (*event.args, *event.words.values())
         if not made or guarded or event.alone or any(value.taint & BY_RANK for value in given):

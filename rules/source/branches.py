@@ -47,7 +47,7 @@ def disjunction(values: Sequence[Value]) -> str:
         return "first" if "first" in splits else "alone"
     if len(splits) == 1:
         return next(iter(splits))
-    return "unsure" if splits & {"first", "others", "some"} else ""
+    return "unsure" if splits & {"first", "others", "some", "unsure"} else ""
 
 
 def reason(guard_value: Value, split: str) -> frozenset[str]:
@@ -73,10 +73,8 @@ def joined(walk: "Walk", ends: list[dict[str, Value]], test: Value, start: dict[
             continue
         if other is None:
             merged[name] = _marked(value, differ, split) if name not in start else value
-        elif split == "distributed":
-            merged[name] = value if _weight(value) >= _weight(other) else other
-        elif split == "alone":
-            merged[name] = other if _weight(other) >= _weight(value) else value
+        elif split in ("distributed", "alone"):
+            merged[name] = value if split == "distributed" else other
         else:
             merged[name] = _marked(either(walk, other, value), differ, split)
     return merged

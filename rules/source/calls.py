@@ -131,6 +131,7 @@ def follow(walk: "Walk", node: ast.AST, callee: Value, args: tuple[Value, ...], 
         return walk.results.get(body) or walk.make(node)
     if walk.steps > methods.STEPS:
         return walk.results.get(body) or walk.make(node)
+    walk.seen.add(body)
     walk.walked[body] = walk.walked.get(body, 0) + (0 if walk.silent else 1)
     names = bound(walk, body, args, words, function.scope)
     inner = Scope(names, function.module, function.scope, guards=len(walk.guards), loops=len(walk.loops))

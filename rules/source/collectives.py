@@ -1,6 +1,7 @@
 """Calls that every rank must make: where a script makes them, and which ranks come there."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from advisor.rules.source.library import (
     CHECKPOINT_COLLECTIVES,
@@ -8,20 +9,19 @@ from advisor.rules.source.library import (
     COLLECTIVES,
     STATE_DICT_GETTERS,
 )
-from advisor.rules.source.source import Source
 from advisor.rules.source.value import SHARDED, Event, Loop
+
+if TYPE_CHECKING:
+    from advisor.rules.source.source import Source
 
 WITHOUT_GROUP = ("torch.distributed.init_process_group", "torch.distributed.init_device_mesh")
 
 
-def collectives(source: Source) -> Iterator[Event]:
-    """Yield the calls that hang unless all ranks make them."""
-    return (event for event in source.events if event.kind == "call" and is_collective(source, event))
-
-
-def is_collective(source: Source, event: Event) -> bool:
+def is_collective(source: "Source", event: Event) -> bool:
     name, receiver = event.name, event.receiver
     if name in COLLECTIVES:
+        if name == WITHOUT_GROUP[0] and "world_size" in event.words:
+            return False  # of some processes, on purpose
         group = event.words.get("group") or event.words.get("process_group")
         return name in WITHOUT_GROUP or group is None or group.const is None
     if name in CHECKPOINT_COLLECTIVES:
@@ -40,12 +40,12 @@ def is_collective(source: Source, event: Event) -> bool:
     return name.endswith(".backward") and source.wrapped_backward(event)
 
 
-def meets_in(source: Source, loop: Loop) -> Iterator[Event]:
+def meets_in(source: "Source", loop: Loop) -> Iterator[Event]:
     """Yield the calls in a loop at which ranks wait for each other."""
     return (event for event in source.collectives if loop in event.loops)
 
 
-def answered(source: Source, event: Event) -> bool:
+def answered(source: "Source", event: Event) -> bool:
     """Say whether the other ranks make the same call in another branch: `if rank == 0: f(x) else: f(y)`."""
     guard = event.by_rank
     return guard is not None and any(

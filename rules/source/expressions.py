@@ -35,6 +35,7 @@ ATTRIBUTES = {
     ("fabric", "world_size"): "world_size",
     ("fabric", "device"): "own_device",
 }
+DEEPEST = 150  # expressions, blocks and calls within each other; what lies deeper stays unknown
 SHAPE = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "size", "dim", "numel")
 SPREAD = ("tensor", "batch", "", "clock", "checkpoint", "loss")  # roles whose attributes differ as they do
 
@@ -42,9 +43,11 @@ SPREAD = ("tensor", "batch", "", "clock", "checkpoint", "loss")  # roles whose a
 def evaluate(walk: "Walk", node: ast.expr | None, scope: Scope) -> Value:
     """Return what is known of an expression's value; the calls in it happen."""
     walk.steps += 1
+    if node is None:
+        return walk.make(node, const=None)
     handler = EXPRESSIONS.get(type(node))
-    if node is None or handler is None or walk.depth > 150:
-        return walk.make(node, const=None) if node is None else walk.make(node)
+    if handler is None or walk.depth > DEEPEST:
+        return walk.make(node)
     walk.depth += 1
     try:
         value: Value = handler(walk, node, scope)
@@ -93,9 +96,11 @@ def _name(walk: "Walk", node: ast.Name, scope: Scope) -> Value:
 
 def tell(value: Value, name: str) -> None:
     """Let a name say what a value is of which nothing else is known."""
-    if value.role or value.known or value.code is not None or value.items is not None or value.taint:
+    if value.role or value.known or value.code is not None or value.items is not None or value.split:
         return
     role = role_of_name(name)
+    if value.taint and not (role in ("rank", "local_rank") and value.taint <= {RANK, LOCAL_RANK}):
+        return
     if role:
         value.role = role
         value.taint = {"rank": frozenset({RANK}), "local_rank": frozenset({LOCAL_RANK})}.get(role, NOTHING)

@@ -4,8 +4,8 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from advisor.rules.source import branches, expressions
-from advisor.rules.source.value import DATA, LONE, NOTHING, REDUCED, WRAPPED, Class, Function, Given, Value
+from advisor.rules.source import expressions
+from advisor.rules.source.value import DATA, LONE, NOTHING, REDUCED, UNKNOWN, WRAPPED, Class, Function, Given, Value
 
 if TYPE_CHECKING:
     from advisor.rules.source.walk import Walk
@@ -107,7 +107,7 @@ def _computed(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[
         return args[0]
     if len(args) == 1 and args[0].items is not None:
         return walk.make(node, taint=args[0].taint, items=args[0].items, role=args[0].role)
-    const = args[0].const if len(args) == 1 else branches.UNKNOWN
+    const = args[0].const if len(args) == 1 else UNKNOWN
     return walk.make(node, taint=expressions.spread([*args, *words.values()]), const=const)
 
 

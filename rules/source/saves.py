@@ -47,7 +47,7 @@ def saves(source: Source) -> Iterator[Save]:
     for event in source.calls("torch.save"):
         path = event.argument("f", 1)
         to_memory = path is not None and path.name.startswith(NO_FILE)
-        if not event.alone and not to_memory:
+        if event.reached and not event.alone and not to_memory:
             yield Save(event, path, event.argument("obj", 0))
 
 

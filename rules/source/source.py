@@ -5,6 +5,7 @@ import functools
 from collections.abc import Iterator, Mapping
 
 from advisor.rules.errors import AdvisorError
+from advisor.rules.source import calls, collectives
 from advisor.rules.source.library import FSDP2
 from advisor.rules.source.modules import modules_of
 from advisor.rules.source.value import Class, Event, Function, Loop, Module, Value
@@ -52,9 +53,7 @@ class Source:
     @functools.cached_property
     def collectives(self) -> list[Event]:
         """The calls that hang unless all ranks make them."""
-        from advisor.rules.source import collectives
-
-        return list(collectives.collectives(self))
+        return [e for e in self.events if e.kind == "call" and collectives.is_collective(self, e)]
 
     @functools.cached_property
     def many_ranks(self) -> bool:
@@ -101,17 +100,23 @@ def read_source(script: str, files: Mapping[str, str]) -> Source:
 
 def _leftovers(walk: Walk, main: Module) -> None:
     """Walk what a library calls, or nobody: functions and methods of the script that the walk has not come to."""
-    from advisor.rules.source import calls
-
-    walk.module_now = main
-    seen = walk.walked.keys() | walk.results.keys()
-    for value in list(main.globals.values()):
-        if isinstance(value.code, Function) and value.code.module is main and value.code.node not in seen:
+    walk.module_now, walk.reached = main, False
+    named = {node.attr for node in ast.walk(main.tree) if isinstance(node, ast.Attribute)}
+    named |= {node.id for node in ast.walk(main.tree) if isinstance(node, ast.Name)}
+    values = [value for value in main.globals.values() if value.code is not None and value.code.module is main]
+    for value in sorted(values, key=lambda value: value.name in named):  # those that others call, last
+        if value.role == "class" and isinstance(value.code, Class):
+            _walk_methods(walk, value.code, named)
+        elif isinstance(value.code, Function) and value.code.node not in walk.seen:
             calls.follow(walk, value.code.node, value, (), {})
-        elif isinstance(value.code, Class) and value.code.module is main and value.role == "class":
-            methods = [m for m in value.code.names.values() if isinstance(m.code, Function) and m.role == "function"]
-            if methods and all(m.code.node not in seen for m in methods if isinstance(m.code, Function)):
-                made = calls.instance(walk, value.code.node, value.code, (), {})
-                for member in methods:
-                    if member.name != "__init__":
-                        calls.follow(walk, value.code.node, member, (made,), {})
+
+
+def _walk_methods(walk: Walk, cls: Class, named: set[str]) -> None:
+    members = [member for member in cls.names.values() if isinstance(member.code, Function)]
+    left = [m for m in members if m.code is not None and m.code.node not in walk.seen and m.name != "__init__"]
+    if not left or len(left) < len(members) - 1:  # some were called: what was not, is not used
+        return
+    made = calls.instance(walk, cls.node, cls, (), {})
+    for member in sorted(left, key=lambda member: member.name in named):
+        if member.code is not None and member.code.node not in walk.seen:
+            calls.follow(walk, cls.node, member, (made,), {})

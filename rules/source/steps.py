@@ -29,6 +29,8 @@ def windows(source: Source) -> Iterator[Window]:
             continue
         loop = backward.loops[-1]
         for step in steps:
+            if _never_together(backward, step):
+                continue
             boundary = next((g for g in step.guards if g not in backward.guards and _counts(g, backward)), None)
             if loop in step.loops and boundary is not None:
                 yield Window(backward, step, loop, boundary)
@@ -36,6 +38,11 @@ def windows(source: Source) -> Iterator[Window]:
             if _behind(loop, step, backward):
                 yield Window(backward, step, loop, None)
                 break
+
+
+def _never_together(one: Event, other: Event) -> bool:
+    """Say whether the two stand in opposite branches of one condition."""
+    return any(a.node is b.node and a.negated != b.negated for a in one.guards for b in other.guards)
 
 
 def _counts(guard: Guard, backward: Event) -> bool:
@@ -96,4 +103,5 @@ def reduction_of(value: Value) -> object:
 def ignores_index(value: Value) -> bool:
     """Say whether a loss leaves out padding, so that its mean is over a varying number of tokens."""
     made = value.owner if value.name == "<loss_fn>()" else value
-    return made is not None and "ignore_index" in made.words and not value.name.endswith("nll_loss2d")
+    ignored = made.words.get("ignore_index") if made is not None else None
+    return ignored is not None and ignored.const != -1  # no token has -1: it is there in case

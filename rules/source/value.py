@@ -160,6 +160,7 @@ class Guard:
     file: str
     value: Value
     split: str
+    negated: bool = False  # it is the other branch
     rest: bool = False  # of what stands behind `if ...: return`
     handler: bool = False
 
@@ -210,6 +211,7 @@ class Event:
     contexts: tuple[Value, ...] = ()
     tries: tuple[ast.Try, ...] = ()
     left: Loop | None = None  # by a "leave"
+    reached: bool = True  # from the script's first line; who calls the others is not known
     calls: tuple[ast.AST, ...] = ()  # calls of the script's own functions that lead here
 
     @property

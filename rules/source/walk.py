@@ -28,8 +28,6 @@ from advisor.rules.source.value import (
     Value,
 )
 
-DEEPEST = 160  # expressions, blocks and calls within each other; what lies deeper stays unknown
-STEPS = 250_000  # expressions that are looked at; after that, calls are no longer followed
 TAINTS = {"rank": frozenset({RANK}), "local_rank": frozenset({LOCAL_RANK}), "clock": frozenset({CLOCK})}
 LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 LEAVING_CALLS = ("sys.exit", "exit", "quit", "os._exit")
@@ -49,7 +47,9 @@ class Walk:
         self.active: list[ast.AST] = []  # functions that are being walked
         self.walked: dict[ast.AST, int] = {}
         self.results: dict[ast.AST, Value] = {}
+        self.seen: set[ast.AST] = set()  # functions that have been walked
         self.silent = 0
+        self.reached = True
         self.depth = 0
         self.steps = 0
         self.module_now: Module | None = None
@@ -64,6 +64,7 @@ class Walk:
         if not self.silent:
             at = (self.guards, self.loops, self.contexts, self.tries, self.calls)
             fields = dict(zip(("guards", "loops", "contexts", "tries", "calls"), at, strict=True)) | more
+            fields["reached"] = self.reached
             self.events.append(Event(kind, name, node, self.file, len(self.events), value, **fields))
 
     def make(self, node: ast.AST | None, role: str = "", **fields: Any) -> Value:
@@ -90,7 +91,7 @@ class Walk:
 
     def guard(self, node: ast.AST, value: Value, *, negated: bool = False, rest: bool = False) -> Guard:
         split = branches.negated(value.split) if negated else value.split
-        return Guard(node, self.file, value, split, rest)
+        return Guard(node, self.file, value, split, negated, rest)
 
     # Statements --------------------------------------------------------------------------------------------------
 
@@ -99,7 +100,7 @@ class Walk:
         before = self.guards
         self.depth += 1
         try:
-            if self.depth > DEEPEST:
+            if self.depth > expressions.DEEPEST:
                 return
             for statement in statements:
                 handler = STATEMENTS.get(type(statement))

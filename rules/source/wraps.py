@@ -16,7 +16,7 @@ class Wrap(NamedTuple):
     core: Value  # the model inside
 
     @property
-    def index(self) -> int:
+    def at(self) -> int:
         return self.event.index
 
     def says(self, word: str) -> object:
