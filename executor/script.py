@@ -212,7 +212,7 @@ def _own_files(root: Path, package: Path, module: ast.Module) -> Iterator[Path]:
         if isinstance(node, ast.Import):
             targets = [(root, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = root if node.level == 0 else package.joinpath(*[".."] * (node.level - 1))
+            base = root if node.level == 0 else Path(os.path.normpath(package.joinpath(*[".."] * (node.level - 1))))
             targets = [(base, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names]
         else:
             continue

@@ -45,7 +45,8 @@ def modules_of(script: str, files: Mapping[str, str]) -> dict[str, Module]:
                 raise
             continue
         inside = posixpath.relpath(path, folder or ".").removesuffix(".py").removesuffix("/__init__")
-        found[inside.replace("/", ".")] = Module(path, inside.replace("/", "."), tree, text.splitlines())
+        name = inside.replace("/", ".")
+        found.setdefault(name, Module(path, name, tree, text.splitlines()))
     return found
 
 
