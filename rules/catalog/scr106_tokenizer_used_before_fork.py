@@ -27,7 +27,7 @@ VARIABLE = "TOKENIZERS_PARALLELISM"
 
 @rule(*RULE)
 def check(case: Case) -> Iterator[Finding]:
-    if case.source is None or any(VARIABLE in line for m in case.source.modules.values() for line in m.lines):
+    if case.source is None or any(VARIABLE in line for m in case.source.modules for line in m.lines):
         return
     used = _first_use(case.source)
     for event in case.source.events if used is not None else ():

@@ -56,7 +56,7 @@ def _loads(source: Source) -> Iterator[Event]:
 
 def _strips(source: Source) -> bool:
     """Say whether the script knows of the prefix."""
-    constants = (node for module in source.modules.values() for node in ast.walk(module.tree))
+    constants = (node for module in source.modules for node in module.nodes)
     if any(isinstance(node, ast.Constant) and node.value in ("module.", "module") for node in constants):
         return True
     return any(event.name.endswith("consume_prefix_in_state_dict_if_present") for event in source.events)

@@ -40,6 +40,14 @@ def device_uses(source: Source) -> Iterator[Use]:
             yield use
 
 
+def first_gpu(source: Source) -> tuple[str, int] | None:
+    """Return the first line that names GPU 0, or the current GPU; None where ranks choose theirs."""
+    uses = list(device_uses(source))
+    if any(use.chosen for use in uses):
+        return None
+    return min((use.at for use in uses), default=None)
+
+
 def _use(event: Event) -> Use | None:
     method = event.name.rpartition(".")[2]
     placed = event.receiver is not None and event.name.startswith("<") and method in PLACES
@@ -48,7 +56,7 @@ def _use(event: Event) -> Use | None:
     if event.name == "torch.device":
         kind, index = event.argument("device", 0) or event.argument("type", 0), event.argument("index", 1)
         if kind is not None and (kind.const == "cuda" or index is not None):
-            return None if index is None or _number(index) is None else Use(_at(event, None), fixed=True)
+            return Use(_at(event, None), _number(index) is not None) if index is None or index.known else None
         return _named(event, kind)
     devices = event.words.get("device_ids")
     if devices is not None and devices.items is not None and [_number(item) for item in devices.items] == [0]:

@@ -91,8 +91,8 @@ def _targets(statement: ast.stmt) -> list[ast.expr]:
 def _names(source: Source) -> list[str]:
     """Return every attribute, keyword and text of the script: what may name a layer."""
     found: list[str] = []
-    for module in source.modules.values():
-        for node in ast.walk(module.tree):
+    for module in source.modules:
+        for node in module.nodes:
             if isinstance(node, ast.Attribute):
                 found.append(node.attr)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -2,7 +2,7 @@
 
 import ast
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from advisor.rules.errors import AdvisorError
 from advisor.rules.source import calls, collectives
@@ -15,15 +15,19 @@ from advisor.rules.source.walk import Walk
 class Source:
     """A training script that has been read; nothing here changes once it is made."""
 
-    def __init__(self, script: str, modules: Mapping[str, Module], events: list[Event]) -> None:
+    def __init__(self, script: str, modules: Sequence[Module], events: list[Event]) -> None:
         self.script = script
         self.modules = modules
         self.events = events
 
     def text(self, file: str, line: int) -> str:
         """Quote a line."""
-        module = next((module for module in self.modules.values() if module.path == file), None)
-        return module.lines[line - 1].strip() if module and 0 < line <= len(module.lines) else ""
+        return self.line(file, line).strip()
+
+    def line(self, file: str, line: int) -> str:
+        """Return a line as it is, indented."""
+        module = next((module for module in self.modules if module.path == file), None)
+        return module.lines[line - 1] if module and 0 < line <= len(module.lines) else ""
 
     def calls(self, *names: str) -> Iterator[Event]:
         """Yield calls by the full name of what is called, or its role and method: `<optimizer>.step`."""
@@ -78,31 +82,31 @@ class Source:
         """The loops in which a backward pass is run, outermost first for each."""
         return list(dict.fromkeys(loop for event in self.backwards for loop in event.loops))
 
-    @functools.cached_property
-    def classes(self) -> list[ast.ClassDef]:
-        found = (node for module in self.modules.values() for node in ast.walk(module.tree))
-        return [node for node in found if isinstance(node, ast.ClassDef)]
-
 
 def read_source(script: str, files: Mapping[str, str]) -> Source:
     """Read a script and the modules of its own, given as path -> text; raise an AdvisorError where it can't be."""
-    modules = modules_of(script, files)
-    main = next(module for module in modules.values() if module.path == script)
-    walk = Walk(modules)
+    return source_of(modules_of(script, files))
+
+
+def source_of(modules: Sequence[Module]) -> Source:
+    """Walk a script, the first of the modules, and what it calls in the others."""
+    main = modules[0]
+    walk = Walk({module.name: module for module in modules})
     main.globals["__name__"] = Value(const="__main__")
     try:
         walk.run(main)
         _leftovers(walk, main)
     except RecursionError as error:
-        raise AdvisorError(f"{script} is nested too deeply to be read", "split it into smaller functions") from error
-    return Source(script, modules, walk.events)
+        hint = "split it into smaller functions"
+        raise AdvisorError(f"{main.path} is nested too deeply to be read", hint) from error
+    return Source(main.path, modules, walk.events)
 
 
 def _leftovers(walk: Walk, main: Module) -> None:
     """Walk what a library calls, or nobody: functions and methods of the script that the walk has not come to."""
     walk.module_now, walk.reached = main, False
-    named = {node.attr for node in ast.walk(main.tree) if isinstance(node, ast.Attribute)}
-    named |= {node.id for node in ast.walk(main.tree) if isinstance(node, ast.Name)}
+    named = {node.attr for node in main.nodes if isinstance(node, ast.Attribute)}
+    named |= {node.id for node in main.nodes if isinstance(node, ast.Name)}
     values = [value for value in main.globals.values() if value.code is not None and value.code.module is main]
     for value in sorted(values, key=lambda value: value.name in named):  # those that others call, last
         if value.role == "class" and isinstance(value.code, Class):

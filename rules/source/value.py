@@ -98,6 +98,7 @@ class Module:
     name: str  # dotted, from the script's folder
     tree: ast.Module
     lines: list[str]
+    nodes: list[ast.AST]  # of the tree, in the order of the source
     globals: dict[str, Value] = field(default_factory=dict)
     ready: bool = False
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from advisor.rules.source import branches, calls, expressions
 from advisor.rules.source.library import FIRST_ONLY, LOCAL_ONLY, canonical
-from advisor.rules.source.modules import own_module
 from advisor.rules.source.roles import role_of_base
 from advisor.rules.source.value import (
     CLOCK,
@@ -156,7 +155,7 @@ def _delete(walk: Walk, node: ast.Delete, scope: Scope) -> None:
 
 def _import(walk: Walk, node: ast.Import, scope: Scope) -> None:
     for alias in node.names:
-        own = own_module(walk.modules, alias.name)
+        own = walk.modules.get(alias.name)
         if own is not None:
             walk.run(own)
             if alias.asname or "." not in alias.name:
@@ -171,11 +170,11 @@ def _import_from(walk: Walk, node: ast.ImportFrom, scope: Scope) -> None:
     if node.level:
         package = scope.module.name.split(".")[: -node.level] if scope.module.name else []
         base = ".".join([*package, *filter(None, [node.module])])
-    own = own_module(walk.modules, base)
+    own = walk.modules.get(base)
     if own is not None:
         walk.run(own)
     for alias in node.names:
-        inner = own_module(walk.modules, f"{base}.{alias.name}" if base else alias.name) if own or node.level else None
+        inner = walk.modules.get(f"{base}.{alias.name}" if base else alias.name) if own or node.level else None
         if alias.name == "*":
             scope.names.update(own.globals if own else {})
         elif own is not None and alias.name in own.globals:

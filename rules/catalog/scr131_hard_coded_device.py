@@ -23,7 +23,7 @@ from advisor.rules.rule import Case, rule
 from advisor.rules.source.devices import Use, device_uses
 from advisor.rules.source.report import found
 
-RULE = ("SCR131", "every-rank-on-the-first-gpu")
+RULE = ("SCR131", "hard-coded-device")
 
 
 @rule(*RULE)
