@@ -14,7 +14,7 @@ from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, Rule, run_rules
 from advisor.rules.source.source import Source, source_of
 
-OF_SCRIPTS = ("SCR", "PAR111", "PAR119", "PAR120", "PAR121", "PAR123")  # rules that need no machine
+OF_SCRIPTS = ("SCR", "PAR111", "PAR118", "PAR119", "PAR120", "PAR121", "PAR123")  # rules that need no machine
 
 
 class Checked(Value, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from advisor.rules.machine import Machine
 from advisor.rules.observed import Observed, job_of, plan_as_run
 from advisor.rules.plan import Finding, Plan, Predicted, Recommendation
 from advisor.rules.recommend import assume_missing
-from advisor.rules.rule import Case, Rule, run_rules
+from advisor.rules.rule import Rule
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,8 +60,7 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def run(args: argparse.Namespace) -> Answer:
     """Run the script, or with --dry-run show how it would be run."""
     from advisor.executor import apply as executor
-    from advisor.executor.script import read_script
-    from advisor.executor.script_uses import script_of
+    from advisor.executor.before import judged, stopping
 
     script, *arguments = args.command_line
     if args.machine is not None and not args.dry_run:
@@ -75,9 +74,8 @@ def run(args: argparse.Namespace) -> Answer:
         raise AdvisorError(
             f"the plan's strategy is {plan.strategy}, not {' or '.join(args.only)}", "give another --plan or --only"
         )
-    shown = script_of(script, read_script(script))
-    findings = run_rules(rules, Case(machine=machine, plan=plan, predicted=predicted, script=shown))
-    refuse_errors(findings, args.force)
+    findings = judged(script, plan, machine, predicted, rules)
+    refuse_errors(stopping(findings, plan), args.force)
     if args.dry_run:
         launch = executor.dry_run(plan, script, arguments, run_dir=args.run_dir, machine=machine)
 
@@ -116,11 +114,15 @@ def refuse_errors(findings: Sequence[Finding], force: Collection[str]) -> None:
     errors = [finding for finding in findings if finding.severity == "error" and finding.code not in force]
     if not errors:
         return
-    found = "; ".join(f"{finding.code}: {finding.message}" for finding in errors)
+    found = "; ".join(f"{place_of(finding)}{finding.code}: {finding.message}" for finding in errors)
     todo = "; ".join(finding.remedy for finding in errors)
     raise AdvisorError(
         f"this would not work: {found}", f"{todo}; or start all the same: --force {','.join(f.code for f in errors)}"
     )
+
+
+def place_of(finding: Finding) -> str:
+    return "" if finding.file is None or finding.line is None else f"{finding.file}, line {finding.line}: "
 
 
 def codes(text: str) -> tuple[str, ...]:

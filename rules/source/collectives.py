@@ -56,3 +56,20 @@ def answered(source: "Source", event: Event) -> bool:
         and other.by_rank.split != guard.split
         for other in source.collectives
     )
+
+
+def gathers_once_sharded(source: "Source") -> list[Event]:
+    """Return what all ranks must do once a plan shards the model: states of it and its optimizers, forward passes."""
+    wraps = [event.value for event in source.events if event.kind == "call" and event.value.role == "ddp"]
+    held = {id(value.core) for value in wraps}
+    return [event for event in source.events if event.kind == "call" and _gathers(event, held)]
+
+
+def _gathers(event: Event, held: set[int]) -> bool:
+    receiver = event.receiver
+    if receiver is None or event.name.startswith("own."):
+        return False
+    of_model = receiver.is_a("ddp") or any(id(option.core) in held for option in (receiver, *receiver.options))
+    if event.name.endswith(".state_dict"):
+        return of_model or receiver.role == "optimizer"
+    return event.name.endswith("()") and receiver.is_a("ddp")
