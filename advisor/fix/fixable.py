@@ -3,10 +3,9 @@
 FIXABLE = frozenset(
     {
         "gradients-kept-twice",
-        "load-without-map-location",
-        "logging-on-all-ranks",
-        "progress-bar-on-all-ranks",
-        "save-on-all-ranks",
+        "loaded-onto-the-first-gpu",
+        "logged-by-all-ranks",
+        "saved-by-all-ranks",
         "set-epoch-missing",
         "tracker-on-all-ranks",
     }

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import libcst as cst
 
 from advisor.fix.arguments import bucket_view, map_location
-from advisor.fix.guard import disable_bar, disable_tracker, guard
+from advisor.fix.guard import guard
+from advisor.fix.loggers import disable_bar, disable_tracker, lone_writer
 from advisor.fix.set_epoch import set_epoch
 from advisor.fix.source import Edits, Source
 from advisor.rules.plan import Finding
@@ -15,12 +16,11 @@ Fix = Callable[[Source, Finding, str], Edits]
 # By the rule's name. A fix returns no edits where it is not sure that the script stays right.
 FIXES: dict[str, tuple[Fix, ...]] = {
     "gradients-kept-twice": (bucket_view,),
-    "logging-on-all-ranks": (guard,),
-    "load-without-map-location": (map_location,),
-    "progress-bar-on-all-ranks": (disable_bar,),
-    "save-on-all-ranks": (guard,),
+    "logged-by-all-ranks": (disable_bar, guard),
+    "loaded-onto-the-first-gpu": (map_location,),
+    "saved-by-all-ranks": (guard,),
     "set-epoch-missing": (set_epoch,),
-    "tracker-on-all-ranks": (disable_tracker, guard),
+    "tracker-on-all-ranks": (disable_tracker, lone_writer),
 }
 
 

@@ -1,11 +1,11 @@
-"""Correct what every rank writes, prints or logs: rank 0 alone does it."""
+"""Correct what every rank writes or prints: rank 0 alone does it."""
 
 from collections.abc import Iterator
 
 import libcst as cst
 
-from advisor.fix.main_process import main_process, negated
-from advisor.fix.source import Edits, Source, adding, argument, last_name
+from advisor.fix.main_process import main_process
+from advisor.fix.source import Edits, Source, last_name
 from advisor.rules.plan import Finding
 
 # Calls that another rank never waits for. What is called beside them, and so might be a collective, is left alone.
@@ -22,42 +22,20 @@ LOCAL = frozenset(
 )
 STATES = frozenset({"state_dict"})  # whole on each rank, unless the model is sharded
 WHOLE = ("ddp", "accelerate", "plain", "unknown", "spawn")  # kinds of scripts where it is not
-TRACKERS = ("init",)
 
 
 def guard(source: Source, finding: Finding, kind: str) -> Edits:
     """Put the statement of the finding under a condition that holds on rank 0 alone."""
-    local = LOCAL | STATES if kind in WHOLE else LOCAL
     for call in _calls_at(source, finding):
         statement = source.statement_of(call)
         if statement is None or len(statement.body) != 1:
             continue
         small = statement.body[0]
-        if not (isinstance(small, cst.Expr) and small.value is call) or not _local(call, local):
+        if not (isinstance(small, cst.Expr) and small.value is call) or not local_to_rank(call, kind):
             continue
         condition = main_process(source, statement)
         if condition is not None:
-            return _under(source, statement, condition)
-    return {}
-
-
-def disable_tracker(source: Source, finding: Finding, kind: str) -> Edits:
-    """Start the tracker with mode="disabled" on other ranks: what they log later goes nowhere."""
-    for call in source.calls_at(finding.line or 0, *TRACKERS):
-        if argument(call, "mode") is None and not any(arg.star == "**" for arg in call.args):
-            condition = main_process(source, call)
-            if condition is not None:
-                return {call: [adding("mode", f'None if {condition} else "disabled"')]}
-    return {}
-
-
-def disable_bar(source: Source, finding: Finding, kind: str) -> Edits:
-    """Show a progress bar on rank 0 alone."""
-    for call in source.calls_at(finding.line or 0, "tqdm", "trange"):
-        if argument(call, "disable") is None and not any(arg.star == "**" for arg in call.args):
-            condition = main_process(source, call)
-            if condition is not None:
-                return {call: [adding("disable", negated(condition))]}
+            return under(source, statement, condition)
     return {}
 
 
@@ -67,8 +45,9 @@ def _calls_at(source: Source, finding: Finding) -> Iterator[cst.Call]:
             yield call
 
 
-def _local(call: cst.Call, names: frozenset[str]) -> bool:
+def local_to_rank(call: cst.Call, kind: str) -> bool:
     """Say whether the arguments of a call only call what is known to be local to a rank."""
+    names = LOCAL | STATES if kind in WHOLE else LOCAL
     found: list[cst.Call] = []
 
     class Calls(cst.CSTVisitor):
@@ -80,7 +59,7 @@ def _local(call: cst.Call, names: frozenset[str]) -> bool:
     return all(last_name(inner.func) in names for inner in found)
 
 
-def _under(source: Source, statement: cst.SimpleStatementLine, condition: str) -> Edits:
+def under(source: Source, statement: cst.SimpleStatementLine, condition: str) -> Edits:
     """Indent a statement under a condition; neighbours that are given the same one share it."""
     block = next(source.above(statement))
 

@@ -57,6 +57,16 @@ class Source:
             if len(targets) == 1 and node.value is not None and statement is not None:
                 yield targets[0], node.value, statement
 
+    def names(self, name: str) -> Iterator[cst.Name]:
+        """Yield where a name stands for a value: not for an attribute, and not for an argument's keyword."""
+        for node in self._of(cst.Name):
+            parent = self._parents.get(node)
+            apart = (isinstance(parent, cst.Attribute) and parent.attr is node) or (
+                isinstance(parent, cst.Arg) and parent.keyword is node
+            )
+            if node.value == name and not apart:
+                yield node
+
     def loops(self) -> Iterator[cst.For]:
         """Yield all `for` loops, from the first line to the last."""
         yield from sorted(self._of(cst.For), key=lambda loop: self.lines(loop)[0])

@@ -9,7 +9,7 @@ from rich.text import Text
 from advisor.checked import Report
 from advisor.fix.fixable import FIXABLE
 from advisor.report.findings import NOUNS, SEVERITIES
-from advisor.report.layout import INDENT, Command, indented, one_line, prose, section, stack
+from advisor.report.layout import INDENT, PROSE_WIDTH, Command, indented, one_line, prose, section, stack
 from advisor.rules.format import plural
 from advisor.rules.plan import Finding
 
@@ -55,9 +55,9 @@ class Remedy:
         self.text = text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = max(min(options.max_width, PROSE_WIDTH) - len(ARROW), 1)
         for number, line in enumerate(self.text.splitlines()):
             mark = (ARROW, "green") if number == 0 else (" " * len(ARROW), "")
-            room = max(options.max_width - len(ARROW), 1)
             first, *rest = Text(line).wrap(console, room) or [Text()]
             yield Text.assemble(mark, first, no_wrap=True, overflow="ignore")
             for part in rest:

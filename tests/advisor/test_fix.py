@@ -8,7 +8,8 @@ import pytest
 from advisor.fix.arguments import bucket_view, map_location
 from advisor.fix.fixable import FIXABLE
 from advisor.fix.fixes import FIXES, Fix
-from advisor.fix.guard import disable_bar, disable_tracker, guard
+from advisor.fix.guard import guard
+from advisor.fix.loggers import disable_bar, disable_tracker, lone_writer
 from advisor.fix.main_process import main_process, negated
 from advisor.fix.set_epoch import set_epoch
 from advisor.fix.source import Source
@@ -140,6 +141,15 @@ def test_trackers_and_bars_are_switched_off_on_other_ranks() -> None:
     assert changed(disable_bar, RANKED + "for x in tqdm(loader):\n    pass\n", "tqdm") == [
         "for x in tqdm(loader, disable=rank != 0):"
     ]
+
+
+def test_a_writer_is_none_on_other_ranks() -> None:
+    source = RANKED + "writer = SummaryWriter()\nfor i in range(3):\n    writer.add_scalar('a', i)\nwriter.close()\n"
+    assert fixed(lone_writer, source, "SummaryWriter") == (
+        RANKED + "writer = SummaryWriter() if rank == 0 else None\nfor i in range(3):\n"
+        "    if writer is not None:\n        writer.add_scalar('a', i)\nif writer is not None:\n    writer.close()\n"
+    )
+    assert changed(lone_writer, f"{source}train(model, writer)\n", "SummaryWriter") == []
 
 
 EPOCHS = dedent("""\
