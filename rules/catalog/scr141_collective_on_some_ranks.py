@@ -4,8 +4,8 @@
 A collective (`all_reduce`, `barrier`, `broadcast`, ...), the forward or backward pass or `state_dict()` of a sharded
 model, a checkpoint that all ranks write together, or the backward pass under DistributedDataParallel, under
 `if rank == 0:` or behind `if rank != 0: return`. Where a plan shards the model of a DDP script, its `state_dict()`,
-that of its optimizers and its forward pass are such calls too. Silent where the other branch makes the same call, and for a
-group of its own.
+that of its optimizers and its forward pass are such calls too. Silent where the other branch makes the same call, and
+for a group of its own.
 
 ## Why it matters
 The ranks that come there wait for those that don't: nothing moves until the timeout of the process group, 10 minutes
