@@ -15,12 +15,14 @@ https://docs.pytorch.org/docs/stable/generated/torch.load.html;
 https://discuss.pytorch.org/t/73021
 """
 
+import ast
+import re
 from collections.abc import Iterator
 
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
 from advisor.rules.source.report import found
-from advisor.rules.source.value import Value
+from advisor.rules.source.value import Event, Value
 
 RULE = ("SCR133", "loaded-onto-the-first-gpu")
 
@@ -29,7 +31,8 @@ RULE = ("SCR133", "loaded-onto-the-first-gpu")
 def check(case: Case) -> Iterator[Finding]:
     if case.source is None or not case.source.many_ranks:
         return
-    loads = [event for event in case.source.events if event.name.endswith(".load_state_dict")]
+    states = [event for event in case.source.events if event.name.endswith(".load_state_dict")]
+    loads = [event for event in states if not _holds_numbers(event)]
     seen: set[tuple[str, int]] = set()
     for event in case.source.calls("torch.load"):
         where = event.argument("map_location", 1)
@@ -47,6 +50,12 @@ def check(case: Case) -> Iterator[Finding]:
             "GPU 0",
             remedy='torch.load(path, map_location="cpu")',
         )
+
+
+def _holds_numbers(event: Event) -> bool:
+    """Say whether it is the state of a scheduler or scaler, which has no tensors."""
+    node = event.node.func if isinstance(event.node, ast.Call) else event.node
+    return re.search(r"(?i)sched|scaler", ast.unparse(node)) is not None
 
 
 def _comes_from(value: Value, loaded: Value, depth: int = 0) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from advisor.rules.source import branches, expressions, methods
 from advisor.rules.source.library import canonical
-from advisor.rules.source.roles import role_of_call
+from advisor.rules.source.roles import role_of_call, role_of_name
 from advisor.rules.source.value import Class, Function, Given, Guard, Scope, Value
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ def bound(
     for parameter in (*parameters, *given.kwonlyargs):
         if parameter.arg not in names:
             default = defaults.get(parameter.arg)
-            value = expressions.evaluate(walk, default, scope) if default is not None and scope else walk.make(node)
+            told = not walk.reached and role_of_name(parameter.arg)  # who calls it is not known, its name is
+            plain = default is None or scope is None or told
+            value = walk.make(node) if plain else expressions.evaluate(walk, default, scope)
             names[parameter.arg] = value
         expressions.tell(names[parameter.arg], parameter.arg)
     return names

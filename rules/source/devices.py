@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from advisor.rules.source.library import FSDP2
 from advisor.rules.source.source import Source
 from advisor.rules.source.value import LOCAL_RANK, RANK, Event, Value
 
@@ -25,6 +26,7 @@ class Use(NamedTuple):
 
 def device_uses(source: Source) -> Iterator[Use]:
     """Yield each choice of a GPU that all ranks make: by number, by rank, or the current one."""
+    used = False
     for event in source.events:
         if event.kind == "assign" and event.name == "os.environ.CUDA_VISIBLE_DEVICES":
             yield Use(_at(event, None), fixed=False, chosen=bool(event.value.taint & BY_RANK))
@@ -32,11 +34,13 @@ def device_uses(source: Source) -> Iterator[Use]:
             continue
         given = (*event.args, *event.words.values())
         chooses = event.name in CHOOSE and not (given and _number(given[0]) == 0)
+        chooses = chooses or (event.name == FSDP2 and not used)  # its mesh sets the device where CUDA is not used yet
         placed = event.name in PLACED and any(value.taint & BY_RANK for value in given)
         if chooses or placed:
             yield Use(_at(event, None), fixed=False, chosen=True)
         use = _use(event)
         if use is not None:
+            used = True
             yield use
 
 

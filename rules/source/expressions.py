@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from advisor.rules.source import branches, calls
-from advisor.rules.source.library import IS_DISTRIBUTED, IS_FIRST, IS_LOCAL_FIRST, VARIABLES, canonical
+from advisor.rules.source.library import IN_GROUP, IS_DISTRIBUTED, IS_FIRST, IS_LOCAL_FIRST, VARIABLES, canonical
 from advisor.rules.source.roles import role_of_name
 from advisor.rules.source.value import (
     DATA,
@@ -108,6 +108,8 @@ def tell(value: Value, name: str) -> None:
         value.split, value.taint = "first", frozenset({RANK})
     elif IS_LOCAL_FIRST.match(name):
         value.split, value.taint = "first", frozenset({LOCAL_RANK})
+    elif IN_GROUP.match(name):
+        value.taint = frozenset({RANK})
     elif IS_DISTRIBUTED.match(name):
         value.split = "distributed"
 
@@ -260,6 +262,8 @@ def _compare(walk: "Walk", node: ast.Compare, scope: Scope) -> Value:
     if right.role in ("rank", "local_rank") and left.role not in ("rank", "local_rank"):
         left, right, operator = right, left, MIRRORED.get(operator, operator)
     _split_by(value, left, right, operator)
+    if operator in (ast.Is, ast.IsNot) and right.const is None:
+        value.taint -= {DATA}  # whether there is a batch, not what is in it
     return value
 
 

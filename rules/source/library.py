@@ -191,6 +191,10 @@ IS_DISTRIBUTED = re.compile(
     r"(?i)^_?(is_|use_|using_|enable_|in_)?(distributed|ddp|dist|fsdp|multi_?gpus?|multi_?node|parallel|multiprocessing_distributed"
     r"|distributed_training|dist_available(_and_initialized)?|dist_initialized|dist_avail_and_initialized)(_run|_mode|_training|_enabled)?$"
 )
+IN_GROUP = re.compile(  # a rank within a group of ranks
+    r"(?i)^_?(tp|dp|pp|cp|sp|ep|mp|fsdp|hsdp|shard|replica|data|tensor|pipeline|model|context|sequence|expert|stage|group"
+    r"|node|data_parallel|tensor_parallel|pipeline_parallel|model_parallel|expert_parallel|intra_node|inter_node)_rank$"
+)
 COUNT_OF_GPUS = re.compile(r"(?i)^_?(n_?gpus?|num_?gpus?|ngpus_per_node|gpu_count|num_devices|n_procs?|nprocs)$")
 
 COLLECTIVES = frozenset(
