@@ -9,7 +9,7 @@ from advisor.rules.source.library import (
     COLLECTIVES,
     STATE_DICT_GETTERS,
 )
-from advisor.rules.source.value import SHARDED, Event, Loop
+from advisor.rules.source.value import SHARDED, Event, Loop, Value
 
 if TYPE_CHECKING:
     from advisor.rules.source.source import Source
@@ -32,12 +32,19 @@ def is_collective(source: "Source", event: Event) -> bool:
         return False
     method = name.rpartition(".")[2]
     if (receiver.role, method) in COLLECTIVE_METHODS:
-        return True
+        return not _has_own_group(receiver)
     if name.startswith("own."):
         return False
     if method == "state_dict" or name.endswith("()"):
         return receiver.is_a("fsdp") or (receiver.is_a("fsdp2") and method != "state_dict")
     return name.endswith(".backward") and source.wrapped_backward(event)
+
+
+def _has_own_group(fabric: Value) -> bool:
+    """Say whether it was made for some of the ranks: Fabric(strategy=DDPStrategy(process_group=group))."""
+    strategy = fabric.words.get("strategy")
+    group = strategy.words.get("process_group") if strategy is not None else None
+    return group is not None and group.const is not None
 
 
 def meets_in(source: "Source", loop: Loop) -> Iterator[Event]:
