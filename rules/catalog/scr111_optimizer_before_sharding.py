@@ -2,7 +2,8 @@
 
 ## What it finds
 An optimizer built from a model's parameters before FullyShardedDataParallel or `fully_shard` is applied to that model,
-and stepped afterwards. DistributedDataParallel keeps the parameters, so that the order does not matter there.
+and stepped afterwards. DistributedDataParallel keeps the parameters, and so does FSDP with `use_orig_params=True`, so
+that the order does not matter there.
 
 ## Why it matters
 FSDP replaces the parameters by shards. The optimizer still updates the old tensors: the loss never moves, and nothing
@@ -33,7 +34,12 @@ def check(case: Case) -> Iterator[Finding]:
     if case.source is None:
         return
     reported: list[Event] = []
+    if any(event.kind == "assign" and event.args and event.args[0].const == "params" for event in case.source.events):
+        return  # the optimizer is given the new parameters
     for wrap in wraps(case.source, "fsdp", "fsdp2"):
+        keeps = wrap.event.words.get("use_orig_params")
+        if keeps is not None and keeps.const is not False:
+            continue
         for event in _optimizers(case.source):
             early = event.index < wrap.at and wrap.core in owners(event.argument("params", 0))
             if not early or event in reported or not _stepped(case.source, event):

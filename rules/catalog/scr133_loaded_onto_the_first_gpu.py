@@ -38,7 +38,7 @@ def check(case: Case) -> Iterator[Finding]:
         where = event.argument("map_location", 1)
         mapped = where is not None and where.const is not None
         used = any(_comes_from(given, event.value) for load in loads for given in (*load.args, *load.words.values()))
-        if mapped or not used or event.alone or event.by_rank or (event.file, event.line) in seen:
+        if mapped or not used or not event.reached or event.alone or event.by_rank or (event.file, event.line) in seen:
             continue
         seen.add((event.file, event.line))
         yield found(

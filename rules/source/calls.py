@@ -103,7 +103,7 @@ def library(walk: "Walk", callee: Value, given: Given) -> Value:
     functions = [passed for passed in (*args, *words.values()) if isinstance(passed.code, Function)]
     if name in LAUNCHERS:
         _launch(walk, node, args, words)
-    elif functions and not value.role and not name.startswith("torch."):
+    elif functions and not value.role and not name.startswith(("torch.", "functools.")):
         passed = words.get("args")
         for function in functions:
             follow(walk, node, function, tuple((passed.items if passed is not None else None) or ()), {})

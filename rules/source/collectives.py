@@ -58,7 +58,6 @@ def answered(source: "Source", event: Event) -> bool:
     return guard is not None and any(
         other is not event
         and other.name == event.name
-        and other.node is not event.node
         and other.by_rank is not None
         and other.by_rank.split != guard.split
         for other in source.collectives

@@ -59,7 +59,9 @@ def _use(event: Event) -> Use | None:
         return Use(_at(event, None), fixed=True)
     if event.name == "torch.device":
         kind, index = event.argument("device", 0) or event.argument("type", 0), event.argument("index", 1)
-        if kind is not None and (kind.const == "cuda" or index is not None):
+        if index is not None and (kind is None or not _is_cuda(kind)):
+            return None
+        if kind is not None and kind.const == "cuda":
             return Use(_at(event, None), _number(index) is not None) if index is None or index.known else None
         return _named(event, kind)
     devices = event.words.get("device_ids")

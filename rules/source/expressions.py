@@ -188,18 +188,22 @@ def variable(walk: "Walk", node: ast.AST, name: str) -> Value:
 
 
 def _binary(walk: "Walk", node: ast.BinOp, scope: Scope) -> Value:
-    left, right = evaluate(walk, node.left, scope), evaluate(walk, node.right, scope)
-    if isinstance(node.op, ast.Mod) and left.role == "rank":
+    return computed(walk, node, node.op, evaluate(walk, node.left, scope), evaluate(walk, node.right, scope))
+
+
+def computed(walk: "Walk", node: ast.AST, operator: ast.operator, left: Value, right: Value) -> Value:
+    """Return the value of two others with an operator between them."""
+    if isinstance(operator, ast.Mod) and left.role == "rank":
         return walk.make(node, "local_rank")
     value = combined(walk, node, left, right)
-    if isinstance(node.op, ast.Add) and (left.items is not None or right.items is not None):
+    if isinstance(operator, ast.Add) and (left.items is not None or right.items is not None):
         value.items = [*(left.items or []), *(right.items or [])]
     if left.known and right.known:
-        value.const = _folded(node.op, left.const, right.const)
-    if left.role in ("tensor", "loss") or right.role in ("tensor", "loss"):
-        value.role, value.inner = "tensor", left if left.role in ("tensor", "loss") else right
+        value.const = _folded(operator, left.const, right.const)
+    if left.role == "tensor" or right.role == "tensor":
+        value.role, value.inner = "tensor", left if left.role == "tensor" else right
         value.args = (left, right)
-        value.name = f"tensor {type(node.op).__name__}"
+        value.name = f"tensor {type(operator).__name__}"
     return value
 
 

@@ -36,17 +36,45 @@ def unused_layers(source: Source, model: Value) -> Iterator[Layer]:
                 yield layer
 
 
+BUFFERED = ("torch.nn.BatchNorm", "torch.nn.SyncBatchNorm", "torch.nn.InstanceNorm")
+
+
+def has_buffers(source: Source, model: Value) -> bool | None:
+    """Say whether a model has buffers, which DDP broadcasts; None where its layers are not known."""
+    classes = _classes(model)
+    if not classes and not model.name.startswith("torch.nn."):
+        return None
+    registered = [event for event in source.events if event.name.endswith(".register_buffer")]
+    if registered:
+        return any(not _conditional(event) for event in registered)  # those of a fallback may not be there
+    layers = [event for event in source.events if event.kind == "call" and event.name.startswith(BUFFERED)]
+    if layers:
+        return True
+    known = all(part.name.startswith("torch.nn.") or isinstance(part.code, Class) for part in _parts(model))
+    return False if known else None
+
+
+def _conditional(event: Event) -> bool:
+    return any(guard.file == event.file and not guard.is_main for guard in event.guards)
+
+
+def _parts(model: Value) -> list[Value]:
+    """Return a model and the models that it is made of."""
+    found: list[Value] = []
+    waiting = [model]
+    while waiting and len(found) < 200:
+        value = waiting.pop(0)
+        if value not in found:
+            found.append(value)
+            held = (*value.attrs.values(), *value.args, *(value.items or ()))
+            waiting += [part for part in held if part.role == "model"]
+    return found
+
+
 def _classes(model: Value) -> list[Class]:
     """Return the classes of a model and of the parts that it holds."""
-    found: list[Class] = []
-    waiting, seen = [model], 0
-    while waiting and seen < 200:
-        value = waiting.pop(0)
-        seen += 1
-        if isinstance(value.code, Class) and value.code not in found:
-            found.append(value.code)
-        waiting += [part for part in (*value.attrs.values(), *value.args, *(value.items or ())) if part.role == "model"]
-    return found
+    found = (part.code for part in _parts(model))
+    return list(dict.fromkeys(code for code in found if isinstance(code, Class)))
 
 
 def _defined(source: Source, cls: Class) -> Iterator[Layer]:

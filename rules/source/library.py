@@ -1,5 +1,6 @@
 """What names of libraries mean to a training script: roles of what calls return, and which calls are collectives."""
 
+import functools
 import re
 
 # Full names under which torch and others export one thing more than once; the first word is replaced by the second.
@@ -258,6 +259,7 @@ FIRST_ONLY = re.compile(
 LOCAL_ONLY = re.compile(r"(?i)on_local_main_process$")
 
 
+@functools.lru_cache(maxsize=8192)
 def canonical(name: str) -> str:
     """Return the one name of what libraries export under several."""
     for old, new in SPELLINGS:

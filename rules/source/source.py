@@ -31,7 +31,18 @@ class Source:
 
     def calls(self, *names: str) -> Iterator[Event]:
         """Yield calls by the full name of what is called, or its role and method: `<optimizer>.step`."""
-        return (event for event in self.events if event.kind == "call" and event.name in names)
+        if len(names) == 1:
+            return iter(self._by_name.get(names[0], ()))
+        found = [event for name in dict.fromkeys(names) for event in self._by_name.get(name, ())]
+        return iter(sorted(found, key=lambda event: event.index))
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            if event.kind == "call":
+                found.setdefault(event.name, []).append(event)
+        return found
 
     @functools.cached_property
     def backwards(self) -> list[Event]:
@@ -47,12 +58,18 @@ class Source:
     def averages_gradients(self) -> bool:
         """Whether ranks train one model together, by a wrapper of torch's or by hand."""
         wraps = any(event.value.role in ("ddp", "fsdp", "fsdp2") for event in self.events if event.kind == "call")
-        return wraps or self._reduces_by_hand
+        return wraps or bool(self.reduced_by_hand)
 
     @functools.cached_property
-    def _reduces_by_hand(self) -> bool:
-        reduced = self.calls("torch.distributed.all_reduce")
-        return any(getattr(event.args[0].node, "attr", "") == "grad" for event in reduced if event.args)
+    def reduced_by_hand(self) -> list[Event]:
+        """The calls that average gradients without a wrapper: `dist.all_reduce(p.grad)`."""
+        reduced = [event for event in self.calls("torch.distributed.all_reduce") if event.args]
+        return [event for event in reduced if any(_gradient(node) for node in _steps_to(event.args[0]))]
+
+    def reads(self, variable: str) -> bool:
+        """Say whether the script reads a variable of the environment."""
+        words = (node for module in self.modules for node in module.nodes if isinstance(node, ast.Constant))
+        return any(node.value == variable for node in words)
 
     @functools.cached_property
     def collectives(self) -> list[Event]:
@@ -71,16 +88,28 @@ class Source:
         """The calls that make a model one of many ranks'."""
         roles = ("ddp", "fsdp", "fsdp2", "engine", "prepared")
         made = [event for event in self.events if event.kind == "call" and event.value.node is event.node]
-        return [event for event in made if event.value.role in roles] + list(self.calls(FSDP2))
+        found = [event for event in made if event.value.role in roles and event.name != FSDP2]
+        return sorted([*found, *self.calls(FSDP2)], key=lambda event: event.index)
 
     def wrapped_backward(self, event: Event) -> bool:
         """Say whether a backward pass reduces gradients over ranks."""
-        return self.averages_gradients and not self._reduces_by_hand and not event.inside("no_sync")
+        return self.averages_gradients and not self.reduced_by_hand and not event.inside("no_sync")
 
     @functools.cached_property
     def training_loops(self) -> list[Loop]:
         """The loops in which a backward pass is run, outermost first for each."""
         return list(dict.fromkeys(loop for event in self.backwards for loop in event.loops))
+
+
+def _gradient(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "grad"
+
+
+def _steps_to(value: Value) -> Iterator[ast.AST | None]:
+    """Yield the node of a value, and that of the attribute it is of: `p.grad.data`."""
+    yield value.node
+    if isinstance(value.node, ast.Attribute):
+        yield value.node.value
 
 
 def read_source(script: str, files: Mapping[str, str]) -> Source:

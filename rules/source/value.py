@@ -153,7 +153,7 @@ class Class:
         return found
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Guard:
     """A condition that must hold, or an exception that must have been raised, for a thing to happen."""
 
@@ -174,12 +174,18 @@ class Guard:
         return getattr(self.node, "lineno", 0)
 
     @property
+    def is_main(self) -> bool:
+        """Whether it is `if __name__ == "__main__"`."""
+        test = self.node
+        return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
+
+    @property
     def by_rank(self) -> bool:
         """Whether ranks go different ways by their number."""
         return self.split in ("first", "others", "some", "unsure") and bool(self.taint & {RANK, LOCAL_RANK, LONE})
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Loop:
     node: ast.AST
     file: str
@@ -194,7 +200,7 @@ class Loop:
         return self.over if self.over is not None and self.over.role == "loader" else None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Event:
     """Something that happens: "call", "assign" (an attribute or an item), "draw" (a loader), "leave" (a loop)."""
 
@@ -212,6 +218,8 @@ class Event:
     contexts: tuple[Value, ...] = ()
     tries: tuple[ast.Try, ...] = ()
     left: Loop | None = None  # by a "leave"
+    by_rank: Guard | None = None  # the innermost condition by which only some ranks come here
+    alone: bool = False  # it happens only in a run of one process
     reached: bool = True  # from the script's first line; who calls the others is not known
     calls: tuple[ast.AST, ...] = ()  # calls of the script's own functions that lead here
 
@@ -224,16 +232,6 @@ class Event:
         if given is None and position is not None and position < len(self.args):
             given = self.args[position]
         return given
-
-    @property
-    def by_rank(self) -> Guard | None:
-        """The innermost condition by which only some ranks come here."""
-        return next((guard for guard in reversed(self.guards) if guard.by_rank), None)
-
-    @property
-    def alone(self) -> bool:
-        """Whether this happens only in a run of one process."""
-        return any(guard.split == "alone" for guard in self.guards)
 
     @property
     def in_handler(self) -> bool:

@@ -60,11 +60,15 @@ class Walk:
         return self.module_now.path if self.module_now else ""
 
     def emit(self, kind: str, name: str, node: ast.AST, value: Value, **more: Any) -> None:
-        if not self.silent:
-            at = (self.guards, self.loops, self.contexts, self.tries, self.calls)
-            fields = dict(zip(("guards", "loops", "contexts", "tries", "calls"), at, strict=True)) | more
-            fields["reached"] = self.reached
-            self.events.append(Event(kind, name, node, self.file, len(self.events), value, **fields))
+        if self.silent:
+            return
+        event = Event(kind, name, node, self.file, len(self.events), value, **more)
+        event.guards, event.loops, event.contexts = self.guards, self.loops, self.contexts
+        event.tries, event.calls, event.reached = self.tries, self.calls, self.reached
+        if self.guards:
+            event.by_rank = next((guard for guard in reversed(self.guards) if guard.by_rank), None)
+            event.alone = any(guard.split == "alone" for guard in self.guards)
+        self.events.append(event)
 
     def make(self, node: ast.AST | None, role: str = "", **fields: Any) -> Value:
         if role in TAINTS:
@@ -144,7 +148,11 @@ def _annotated(walk: Walk, node: ast.AnnAssign, scope: Scope) -> None:
 def _augmented(walk: Walk, node: ast.AugAssign, scope: Scope) -> None:
     left = expressions.read(walk, node.target, scope)
     right = walk.value_of(node.value, scope)
-    expressions.bind(walk, node.target, expressions.combined(walk, node, left, right), scope)
+    if isinstance(node.target, ast.Attribute) and not left.role and not left.known:  # p.grad /= n, in place
+        left.taint = expressions.spread((left, right))
+        walk.emit("assign", node.target.attr, node.target, left, receiver=left.owner)
+        return
+    expressions.bind(walk, node.target, expressions.computed(walk, node, node.op, left, right), scope)
 
 
 def _delete(walk: Walk, node: ast.Delete, scope: Scope) -> None:

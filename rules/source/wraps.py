@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from advisor.rules.source.library import FSDP2
 from advisor.rules.source.source import Source
-from advisor.rules.source.value import LOCAL_RANK, RANK, Event, Value
+from advisor.rules.source.value import LOCAL_RANK, RANK, Class, Event, Value
 
 PARAMETERS = ("parameters", "named_parameters", "parameter")
 
@@ -27,17 +27,10 @@ class Wrap(NamedTuple):
 
 def wraps(source: Source, *roles: str) -> Iterator[Wrap]:
     """Yield the calls that wrap a model as one of the roles, the model itself and not a part of it."""
-    for event in source.events:
-        if event.kind != "call" or event.alone:
-            continue
+    for event in source.wraps:
         target = event.argument("module", 0)
-        if event.name == FSDP2:
-            role = "fsdp2"
-        elif event.value.node is event.node and event.value.role in ("ddp", "fsdp"):
-            role = event.value.role
-        else:
-            continue
-        if role in roles and target is not None and target.role != "layer":
+        role = "fsdp2" if event.name == FSDP2 else event.value.role
+        if role in roles and not event.alone and target is not None and target.role != "layer":
             yield Wrap(event, role, target.core)
 
 
@@ -89,6 +82,12 @@ def moved_to_gpu(event: Event) -> bool:
     if event.name.endswith(".cuda"):
         return True
     return device is not None and on_gpu(device)
+
+
+def made_here(model: Value) -> bool:
+    """Say whether the script itself builds the model, on the CPU as layers are unless told."""
+    built = isinstance(model.code, Class) or model.name.startswith("torch.nn.")
+    return built and not any(word in model.words for word in ("device", "device_map"))
 
 
 def on_gpu(device: Value) -> bool:
