@@ -29,10 +29,11 @@ def check(case: Case) -> Iterator[Finding]:
     source = case.source
     if source is None:
         return
+    moves = [event for event in source.events if moved_to_gpu(event)]
     for wrap in wraps(source, "ddp"):
-        before = any(moved_to_gpu(e) and e.receiver and e.receiver.core is wrap.core for e in source.events[: wrap.at])
-        for event in source.events[wrap.at :]:
-            method = event.name in ("<ddp>.to", "<ddp>.cuda") and event.receiver is wrap.event.value
+        before = any(e.receiver and e.receiver.core is wrap.core for e in moves if e.index < wrap.at)
+        for event in source.calls("<ddp>.to", "<ddp>.cuda"):
+            method = event.index > wrap.at and event.receiver is wrap.event.value
             device = event.argument("device", 0)
             if before or not method or event.alone or not made_here(wrap.core):
                 continue

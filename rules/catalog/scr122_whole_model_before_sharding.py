@@ -32,11 +32,11 @@ def check(case: Case) -> Iterator[Finding]:
     if case.source is None:
         return
     reported: list[Event] = []
+    moves = [event for event in case.source.events if moved_to_gpu(event)]
     for wrap in wraps(case.source, "fsdp", "fsdp2"):
-        for event in case.source.events[: wrap.at]:
-            if not moved_to_gpu(event) or event in reported or event.receiver is None:
-                continue
-            if event.receiver.core is not wrap.core:
+        for event in moves:
+            before = event.index < wrap.at and event not in reported
+            if not before or event.receiver is None or event.receiver.core is not wrap.core:
                 continue
             reported.append(event)
             yield found(

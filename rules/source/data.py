@@ -80,8 +80,7 @@ class TrainingLoader(NamedTuple):
     @property
     def told_epoch(self) -> bool:
         """Whether `set_epoch` is called on the sampler, or on something that may hold it."""
-        names = [event for event in self.source.events if event.name.rsplit(".", 1)[-1] == "set_epoch"]
-        return bool(names)
+        return self.source.tells_epochs
 
 
 def _knows_ranks(cls: Class) -> bool:

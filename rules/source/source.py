@@ -77,6 +77,11 @@ class Source:
         return [e for e in self.events if e.kind == "call" and collectives.is_collective(self, e)]
 
     @functools.cached_property
+    def tells_epochs(self) -> bool:
+        """Whether `set_epoch` is called on anything."""
+        return any(event.name.rpartition(".")[2] == "set_epoch" for event in self.events)
+
+    @functools.cached_property
     def many_ranks(self) -> bool:
         """Whether the script is made to run as several ranks that know of each other."""
         roles = ("ddp", "fsdp", "fsdp2", "engine", "prepared")

@@ -1,7 +1,8 @@
 """The optimizer steps of a training loop: which are once per micro-batch, which once per window of them."""
 
 import ast
-from collections.abc import Iterator
+import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from advisor.rules.source.source import Source
@@ -20,24 +21,31 @@ class Window(NamedTuple):
     boundary: Guard | None  # the condition on which the step is made; None where the loop ends
 
 
-def windows(source: Source) -> Iterator[Window]:
-    """Yield what is surely accumulation, done by hand."""
-    steps = [event for event in source.calls(*STEPS) if not event.alone]
-    for backward in source.backwards:
-        engine = backward.receiver is not None and backward.receiver.role in ("engine", "accelerator", "fabric")
-        if not backward.loops or engine or backward.inside("accumulate"):
+@functools.lru_cache(maxsize=1)
+def windows(source: Source) -> list[Window]:
+    """Return what is surely accumulation, done by hand."""
+    steps: dict[Loop, list[Event]] = {}
+    for event in source.calls(*STEPS):
+        if event.loops and not event.alone:
+            steps.setdefault(event.loops[0], []).append(event)
+    found = (_window(backward, steps.get(backward.loops[0], [])) for backward in source.backwards if backward.loops)
+    return [window for window in found if window is not None]
+
+
+def _window(backward: Event, steps: Sequence[Event]) -> Window | None:
+    engine = backward.receiver is not None and backward.receiver.role in ("engine", "accelerator", "fabric")
+    if engine or backward.inside("accumulate"):
+        return None
+    loop = backward.loops[-1]
+    for step in steps:
+        if _never_together(backward, step):
             continue
-        loop = backward.loops[-1]
-        for step in steps:
-            if _never_together(backward, step):
-                continue
-            boundary = next((g for g in step.guards if g not in backward.guards and _counts(g, backward)), None)
-            if loop in step.loops and boundary is not None:
-                yield Window(backward, step, loop, boundary)
-                break
-            if _behind(loop, step, backward):
-                yield Window(backward, step, loop, None)
-                break
+        boundary = next((g for g in step.guards if g not in backward.guards and _counts(g)), None)
+        if loop in step.loops and boundary is not None:
+            return Window(backward, step, loop, boundary)
+        if _behind(loop, step, backward):
+            return Window(backward, step, loop, None)
+    return None
 
 
 def _never_together(one: Event, other: Event) -> bool:
@@ -45,7 +53,7 @@ def _never_together(one: Event, other: Event) -> bool:
     return any(a.node is b.node and a.negated != b.negated for a in one.guards for b in other.guards)
 
 
-def _counts(guard: Guard, backward: Event) -> bool:
+def _counts(guard: Guard) -> bool:
     """Say whether a condition counts micro-batches: `(i + 1) % accumulation == 0`."""
     node = guard.value.node
     if guard.by_rank or guard.handler or node is None:
