@@ -25,9 +25,9 @@ HEAD = dedent("""\
             return 64
         def __getitem__(self, i):
             return torch.randn(4), 0
-    dist.init_process_group("nccl")
-    rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+    local_rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local_rank)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))
     data = Rows()
     """)
 LOOP = dedent("""\
