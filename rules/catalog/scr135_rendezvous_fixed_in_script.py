@@ -57,6 +57,7 @@ def _fixes(event: Event) -> bool:
 
 
 def _launched(source: Source) -> bool:
-    """Say whether the script reads what torchrun alone sets, and starts no processes itself."""
+    """Say whether the script reads what torchrun alone sets, and is no launcher itself."""
     spawns = any(True for _ in source.calls("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"))
-    return source.reads("LOCAL_RANK") and not spawns
+    itself = any(event.kind == "assign" and event.name == "os.environ.RANK" for event in source.events)
+    return source.reads("LOCAL_RANK") and not spawns and not itself

@@ -91,9 +91,9 @@ class Source:
     @functools.cached_property
     def wraps(self) -> list[Event]:
         """The calls that make a model one of many ranks'."""
-        roles = ("ddp", "fsdp", "fsdp2", "engine", "prepared")
+        roles = ("ddp", "fsdp", "engine", "prepared")  # fully_shard changes the model that another call made
         made = [event for event in self.events if event.kind == "call" and event.value.node is event.node]
-        found = [event for event in made if event.value.role in roles and event.name != FSDP2]
+        found = [event for event in made if event.value.role in roles]
         return sorted([*found, *self.calls(FSDP2)], key=lambda event: event.index)
 
     def wrapped_backward(self, event: Event) -> bool:
