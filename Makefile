@@ -16,7 +16,7 @@ install: $(READY)  ## make .venv and install the advisor into it, with what test
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,picture]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,fix,picture]'
 	@touch $@
 
 demo: $(READY)  ## the main job on this machine: probe, recommend, apply

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from advisor import __version__
-from advisor.answer import Answer
+from advisor.answer import Answer, Proposal
 from advisor.arguments import Parser
 from advisor.commands.apply import add_apply
+from advisor.commands.check import add_check
 from advisor.commands.explain import add_explain
 from advisor.commands.probe import add_probe
 from advisor.commands.recommend import add_recommend
@@ -39,7 +40,7 @@ def build_parser() -> Parser:
     subparsers: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=Parser
     )
-    for add in (add_probe, add_recommend, add_apply, add_explain):
+    for add in (add_probe, add_recommend, add_apply, add_check, add_explain):
         add(subparsers)
     return parser
 
@@ -95,9 +96,21 @@ def show(answer: Answer, args: argparse.Namespace) -> int:
     elif args.quiet:
         stream.write(as_text(answer.verdict(), stream))
     elif not args.output or answer.to_stderr:
-        stream.write(as_text(answer.report(), stream))
+        stream.write(answer.plain() if answer.plain else as_text(answer.report(), stream))
     stream.flush()
+    if answer.proposal is not None and agrees(answer.proposal):
+        return show(answer.proposal.do(), args)
     return answer.code
+
+
+def agrees(proposal: Proposal) -> bool:
+    """Ask on a terminal, unless the options have the answer; without a terminal nothing is agreed to."""
+    if proposal.agreed:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"{proposal.question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def as_json(answer: Answer) -> str:

@@ -2,8 +2,9 @@
 
 For a case of kind A or B: the machine and the job that its words describe are given to `recommend`, and each structured
 line of `expected_advice` is one check; docs/cases.md says how each is read. A line in words is a check only where
-fixtures/cases.toml names the rule whose finding must be there; the others are printed beside the findings. Kind C needs
-a check of scripts, which is not there yet. The last line is a JSON object.
+fixtures/cases.toml names the rule whose finding must be there; the others are printed beside the findings. For a case
+of kind C, its script is checked, and its clean twin: one check is the finding expected, on its line and by its meaning;
+an error or a warning on the twin is a false alarm. The last line is a JSON object.
 """
 
 import json
@@ -17,11 +18,13 @@ from typing import Any, NamedTuple
 from case_answers import Answer, conditions
 from case_figures import judge_diagnosis, judge_figure
 from case_options import Verdict, is_option, judge_environment, judge_option
+from case_scripts import judge_script
 
 from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Plan
 
 RULES_OF_LINES = Path(__file__).parents[1] / "fixtures" / "cases.toml"
+MEANINGS = "findings in scripts"  # of the table that names rules by what cases of kind C expect
 NONE_EXPECTED = "finding: none"
 
 _VARIANT = re.compile(r"(?:for|on|with)\s+([^:{]*):\s*(.*)")
@@ -56,11 +59,11 @@ class Outcome(NamedTuple):
         return bool(self.judged) and all(check.holds for check in self.judged)
 
 
-def judge(case: dict[str, Any], rules: dict[str, str]) -> Outcome:
+def judge(case: dict[str, Any], rules: dict[str, Any]) -> Outcome:
     """Judge one case; `rules` maps its lines in words to codes of findings."""
     name = case["id"]
     if case["kind"] == "C":
-        return Outcome(name, not_yet="scripts are not judged yet")
+        return _judge_script(case, rules)
     answer = Answer(case["hardware"], case.get("workload", {}), case.get("inputs", {}))
     checks: list[Check] = []
     unmapped = []
@@ -85,6 +88,21 @@ def judge(case: dict[str, Any], rules: dict[str, str]) -> Outcome:
         answer.words,
         tuple(f"{finding.code} {finding.message}" for finding in answer.findings),
         len(alarms) if clean else 0,
+    )
+
+
+def _judge_script(case: dict[str, Any], meanings: dict[str, Any]) -> Outcome:
+    told = judge_script(case, meanings)
+    alarms = [f"false alarm: {f.severity} {f.code} line {f.line}: {f.message}" for f in told.false_alarms]
+    given = [f"{f.severity} {f.code} line {f.line}: {f.message}" for f in told.findings]
+    return Outcome(
+        case["id"],
+        (Check(told.line, told.holds, told.found),),
+        tuple(alarms),
+        "a script",
+        tuple(given) if alarms or not told.holds else (),
+        len(told.false_alarms),
+        not_yet="needs a run" if told.holds is None else "",
     )
 
 
@@ -175,7 +193,7 @@ def show(outcome: Outcome) -> None:
         print(f"    {words[check.holds]:10}  {check.line}{f'  [{check.found}]' if check.found else ''}")
     for line in outcome.unmapped:
         print(f"    {'to read':10}  {line}")
-    for finding in outcome.findings if outcome.unmapped else ():
+    for finding in outcome.findings if outcome.unmapped or not outcome.passed else ():
         print(f"    {'given':10}  {finding}")
 
 
@@ -184,7 +202,8 @@ def main() -> None:
         raise SystemExit("usage: python benchmarks/cases.py DIR...")
     rules = tomllib.loads(RULES_OF_LINES.read_text())
     cases = [json.loads(file.read_bytes()) for file in case_files(sys.argv[1:])]
-    outcomes = [judge(case, rules.get(case["id"], {})) for case in cases if "kind" in case]
+    names = [MEANINGS if case.get("kind") == "C" else case.get("id") for case in cases]
+    outcomes = [judge(case, rules.get(name, {})) for case, name in zip(cases, names, strict=True) if "kind" in case]
     for outcome in outcomes:
         show(outcome)
     judged = [check for outcome in outcomes for check in outcome.judged]

@@ -129,7 +129,9 @@ def main() -> None:
     picks = []
     for words in args.models:
         arguments = tuple(part for word in words.split(":") for part in word.split())
-        task = Task(machine, SCRIPT, (*arguments, "--steps", "1000"), read_script(SCRIPT), args.budget, settings)
+        task = Task(
+            machine, SCRIPT, (*arguments, "--steps", "1000"), read_script(SCRIPT), args.budget, settings, lambda _: True
+        )
         started = time.monotonic()
         every, picked = rows_of(task, own, args.rounds)
         with args.rows.open("a") as file:

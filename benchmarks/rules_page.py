@@ -20,6 +20,7 @@ GROUPS = {
     "PAR": "strategies and communication",
     "CPU": "processors and host memory",
     "ENV": "settings, versions and the state of the machine",
+    "SCR": "training scripts",
 }
 SEVERITIES = ("error", "warning", "info")
 
@@ -53,7 +54,8 @@ one module, run by itself; its docstring is the page that `advisor explain OWN10
 {example}```
 
 A check gets the case: `case.machine` (facts of the machine, unknown ones are None), `case.job`, `case.plan`,
-`case.predicted` and `case.candidates` where a job was given, `case.script` where one is run. It yields findings and
+`case.predicted` and `case.candidates` where a job was given, `case.script` where one is run, `case.source` where one
+is checked. It yields findings and
 changes nothing. `advisor probe --json` shows the names of all facts; `rules/machine.py` and `rules/plan.py` describe
 them. A finding with `facts={{"env": {{"NAME": "value"}}}}` sets that variable in the plan. Codes and names must not
 be those of other rules. A file that can't be run, and a check that raises, end the command with the file and the

@@ -17,7 +17,6 @@ from advisor.executor.console import say
 from advisor.executor.folder import RunFolder
 from advisor.executor.launch import Launch, plan_launch
 from advisor.executor.links_known import links_known
-from advisor.executor.refuse import refuse
 from advisor.executor.script import ScriptFacts
 from advisor.executor.script_imports import ALWAYS, packages_of
 from advisor.executor.trial_session import Session
@@ -53,6 +52,7 @@ class Task(NamedTuple):
     facts: ScriptFacts
     budget: float  # seconds in all
     settings: Settings
+    may_run: Callable[[Plan], bool]  # else a plan is not tried
     only: tuple[str, ...] = ()  # strategies; none named: all
     allow: tuple[str, ...] = ()  # what changes numerics
 
@@ -106,7 +106,7 @@ def _choose(session: Session, found: Calibrated, task: Task, links: Calibration)
         costs = Costs(costs.job, costs.machine, replace(links, floors=floors))
     short = session.done[0].outcome == "out-of-memory"
     wanted = proposals(costs, task.machine, own, task.only, short_of_memory=short) if own.ranks > 1 else []
-    wanted = [one for one in wanted if _runs(one.plan, task.facts)]
+    wanted = [one for one in wanted if task.may_run(one.plan)]
     tried, untried = race(session, own, wanted)
     allowed = [one for one in tried if not task.only or one.strategy in task.only]
     if not session.timings(allowed):
@@ -185,14 +185,6 @@ def _compare(session: Session, without: Plan, with_it: Plan) -> bool:
             break
         session.again(without, "candidate", best)
     return bool(session.of(with_it))
-
-
-def _runs(plan: Plan, facts: ScriptFacts) -> bool:
-    try:
-        refuse(plan, facts)
-    except AdvisorError:
-        return False
-    return True
 
 
 def _predicted(own: Plan, costs: Costs | None, observed: Observed | None) -> Predicted | None:

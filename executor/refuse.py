@@ -11,11 +11,6 @@ WITH_DDP = """add these lines to {path}, then run it again:
     model = torch.nn.parallel.DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])
     sampler = torch.utils.data.DistributedSampler(dataset)  # pass it to the DataLoader; sampler.set_epoch(epoch)
 or train on one GPU: --gpus 1"""
-ON_ALL_RANKS = """call it on every rank, and let rank 0 write the file:
-    state = model.state_dict()
-    if rank == 0:
-        torch.save(state, path)
-or type --only ddp for a plan that does not shard"""
 SHARDED = ("fsdp", "hsdp")
 WRAPS = (
     "ddp",
@@ -100,13 +95,8 @@ def _refuse_without_wrap(plan: Plan, facts: ScriptFacts) -> None:
 
 
 def _refuse_sharding(facts: ScriptFacts) -> None:
-    """Refuse what hangs or fails once a DDP script's model is sharded."""
-    if facts.kind != "ddp":
-        return
-    if facts.lone_state is not None:
-        what = f"rank 0 alone calls state_dict(){_where(facts.lone_state)}: of a sharded model all ranks must"
-        raise AdvisorError(what, ON_ALL_RANKS)
-    if facts.joins is not None:
+    """Refuse what fails once a DDP script's model is sharded; what hangs then, SCR141 finds."""
+    if facts.kind == "ddp" and facts.joins is not None:
         what = f"{facts.path} trains on uneven inputs with join(){_where(facts.joins)}, which FSDP can't"
         raise AdvisorError(what, "give all ranks the same number of batches, or type --only ddp")
 

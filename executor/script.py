@@ -2,17 +2,18 @@
 
 import ast
 import fnmatch
-import functools
 import os
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from advisor.executor.fixed_device import chooses_gpu, first_gpu
-from advisor.executor.rank_zero import lone_states
-from advisor.rules.errors import AdvisorError
+from advisor.executor.own_modules import own_modules, source_of
 from advisor.rules.machine import Value
+from advisor.rules.source import source as engine
+from advisor.rules.source.devices import first_gpu
+from advisor.rules.source.modules import BROKEN, module_of
+from advisor.rules.source.source import Source
+from advisor.rules.source.value import Module
 
 Kind = Literal["plain", "ddp", "fsdp", "accelerate", "trainer", "lightning", "deepspeed", "spawn", "unknown"]
 
@@ -39,8 +40,6 @@ LIBRARIES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
 )
 BACKWARD = "<loss>.backward"  # of whatever object
 JOIN = "<model>.join"  # as a context
-LARGEST_SOURCE = 5_000_000  # bytes; a larger "script" is data
-MOST_MODULES = 300  # of the script's own that are read with it
 
 
 class Place(Value, frozen=True, kw_only=True):
@@ -52,8 +51,7 @@ class ScriptFacts(Value, frozen=True, kw_only=True):
     """Places may lie in modules of the script's own.
 
     `process_group` and `wrap` say where the script starts one and wraps its model, `joins` where it trains on uneven
-    inputs, `lone_state` where rank 0 alone takes the state of the model or of an optimizer, `first_gpu` where each rank
-    would take the first GPU that it sees.
+    inputs, `first_gpu` where each rank would take the first GPU that it sees.
     """
 
     path: str
@@ -61,7 +59,6 @@ class ScriptFacts(Value, frozen=True, kw_only=True):
     process_group: Place | None = None
     wrap: Place | None = None
     joins: Place | None = None
-    lone_state: Place | None = None
     first_gpu: Place | None = None
     syntax_error: str | None = None
 
@@ -69,13 +66,20 @@ class ScriptFacts(Value, frozen=True, kw_only=True):
 def read_script(script: str | os.PathLike[str]) -> ScriptFacts:
     """Say what kind of training script this is, or raise an AdvisorError if it is no Python file at all."""
     path = Path(script)
+    text = source_of(path)
     try:
-        tree = parsed(source_of(path), path)
-    except (SyntaxError, ValueError, RecursionError) as error:
+        module_of(str(path), str(path), text)
+    except BROKEN as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
         where = "" if line is None else f"line {line}: "
         return ScriptFacts(path=str(script), kind="unknown", syntax_error=f"{where}{error.args[0]}")
-    uses, words, lone, gpu = _gather(path, tree)
+    modules = own_modules(path)
+    return facts_of(script, modules, engine.source_of(modules))
+
+
+def facts_of(script: str | os.PathLike[str], modules: Sequence[Module], source: Source) -> ScriptFacts:
+    """Say what kind of training script this is, from its parsed modules and what it was seen to do."""
+    uses, words = _gather(modules)
     group = _first(uses, PROCESS_GROUP)
     kind = next((kind for kind, names in LIBRARIES if _first(uses, names)), None)
     wrap = next((_first(uses, names) for library, names in LIBRARIES if library == kind), None)
@@ -86,82 +90,32 @@ def read_script(script: str | os.PathLike[str]) -> ScriptFacts:
     spawn = _first(uses, SPAWN)
     if spawn is not None and not knows_ranks and kind in ("ddp", "fsdp", "unknown"):
         kind, wrap = "spawn", spawn
+    gpu = first_gpu(source) if kind in ("ddp", "fsdp") and "LOCAL_RANK" not in words else None
     return ScriptFacts(
         path=str(script),
         kind=kind,
         process_group=group,
         wrap=wrap,
         joins=uses.get(JOIN),
-        lone_state=lone,
-        first_gpu=gpu if kind in ("ddp", "fsdp") else None,  # libraries choose the GPU themselves
+        first_gpu=None if gpu is None else Place(file=gpu[0], line=gpu[1]),  # libraries choose the GPU themselves
     )
 
 
-def source_of(path: Path) -> bytes:
-    hint = "give the path of the training script"
-    if path.is_dir():
-        raise AdvisorError(f"{path} is a folder, not a script", hint)
-    try:
-        size = path.stat().st_size
-        source = path.read_bytes() if size <= LARGEST_SOURCE else b"\0"
-    except OSError as error:
-        raise AdvisorError(f"can't read the script {path}: {error.strerror}", hint) from error
-    if b"\0" in source:
-        raise AdvisorError(f"{path} is not a Python script: it holds binary data", hint)
-    return source
-
-
-def parsed(source: bytes, path: Path) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in the user's strings are not ours to report
-        return ast.parse(source, str(path))
-
-
-def _gather(script: Path, tree: ast.Module) -> tuple[dict[str, Place], set[str], Place | None, Place | None]:
-    """Collect the full names that the script and its own modules use, and their string constants.
-
-    Then where rank 0 alone takes a state, and where each rank takes the first GPU.
-    """
+def _gather(modules: Sequence[Module]) -> tuple[dict[str, Place], set[str]]:
+    """Collect the full names that the script and its own modules use, and their string constants."""
     uses: dict[str, Place] = {}
     words: set[str] = set()
-    lone: Place | None = None
-    gpu: Place | None = None
-    chosen = False
-    for path, module in own_modules(script, tree):
-        names = dict(imported(module))
-        full_name = functools.partial(spelt_out, names=names)
-        states = lone_states(module, full_name, DDP)
-        if states and lone is None:
-            lone = Place(file=str(path), line=states[0])
-        chosen = chosen or chooses_gpu(module, full_name)
-        if gpu is None and (line := first_gpu(module, full_name)) is not None:
-            gpu = Place(file=str(path), line=line)
-        for name, line in _uses(module, names):
-            uses.setdefault(name, Place(file=str(path), line=line))
-        words.update(n.value for n in ast.walk(module) if isinstance(n, ast.Constant) and isinstance(n.value, str))
-    return uses, words, lone, None if chosen else gpu
+    for module in modules:
+        for name, line in _uses(module, dict(imported(module))):
+            uses.setdefault(name, Place(file=module.path, line=line))
+        words.update(n.value for n in module.nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return uses, words
 
 
-def own_modules(script: Path, tree: ast.Module) -> Iterator[tuple[Path, ast.Module]]:
-    """Yield the script, then each module of its own that it imports, and those that these import."""
-    waiting = [(script, tree)]
-    seen = {script}
-    while waiting:
-        path, module = waiting.pop(0)
-        yield path, module
-        for own in _own_files(script.parent, path.parent, module):
-            if own not in seen and len(seen) < MOST_MODULES:
-                seen.add(own)
-                try:
-                    waiting.append((own, parsed(own.read_bytes(), own)))
-                except (OSError, SyntaxError, ValueError, RecursionError):
-                    continue
-
-
-def imported(module: ast.Module) -> Iterator[tuple[str, str]]:
+def imported(module: Module) -> Iterator[tuple[str, str]]:
     """Yield each name that imports and plain assignments bind, with the full name that it stands for."""
     bound: dict[str, str] = {}
-    for node in ast.walk(module):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound[alias.asname or alias.name.split(".")[0]] = (
@@ -170,7 +124,7 @@ def imported(module: ast.Module) -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 bound[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    for node in ast.walk(module):  # DDP = torch.nn.parallel.DistributedDataParallel
+    for node in module.nodes:  # DDP = torch.nn.parallel.DistributedDataParallel
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             full = spelt_out(node.value, bound)
             if full is not None:
@@ -178,10 +132,10 @@ def imported(module: ast.Module) -> Iterator[tuple[str, str]]:
     yield from bound.items()
 
 
-def _uses(module: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+def _uses(module: Module, names: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     """Yield the full names that the code uses, calls first: where one is called says more than where it is named."""
-    calls = [(node.func, node.lineno) for node in ast.walk(module) if isinstance(node, ast.Call)]
-    nodes = [node for node in ast.walk(module) if isinstance(node, ast.Name | ast.Attribute)]
+    calls = [(node.func, node.lineno) for node in module.nodes if isinstance(node, ast.Call)]
+    nodes = [node for node in module.nodes if isinstance(node, ast.Name | ast.Attribute)]
     mentions = [(node, node.lineno) for node in nodes if isinstance(node.ctx, ast.Load)]
     for node, line in [*calls, *mentions]:
         full = spelt_out(node, names)
@@ -189,7 +143,7 @@ def _uses(module: ast.Module, names: Mapping[str, str]) -> Iterator[tuple[str, i
             yield full, line
         elif isinstance(node, ast.Attribute) and node.attr == "backward":
             yield BACKWARD, line
-    for call in (node for node in ast.walk(module) if isinstance(node, ast.withitem)):
+    for call in (node for node in module.nodes if isinstance(node, ast.withitem)):
         target = call.context_expr
         if isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute) and target.func.attr == "join":
             yield JOIN, target.lineno
@@ -204,25 +158,6 @@ def spelt_out(node: ast.expr, names: Mapping[str, str]) -> str | None:
     if not isinstance(node, ast.Name) or node.id not in names:
         return None
     return ".".join([names[node.id], *reversed(parts)])
-
-
-def _own_files(root: Path, package: Path, module: ast.Module) -> Iterator[Path]:
-    """Yield the files below `root`, the script's folder, that the imports of a module in folder `package` may load."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Import):
-            targets = [(root, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = root if node.level == 0 else package.joinpath(*[".."] * (node.level - 1))
-            targets = [(base, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names]
-        else:
-            continue
-        for base, name in targets:
-            parts = name.split(".")
-            for depth in range(1, len(parts) + 1):
-                stem = base.joinpath(*parts[:depth])
-                yield from (
-                    file for file in (stem.with_name(stem.name + ".py"), stem / "__init__.py") if file.is_file()
-                )
 
 
 def _has_own_loop(uses: Mapping[str, Place]) -> bool:

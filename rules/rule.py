@@ -2,18 +2,21 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from advisor.rules.job import Job
 from advisor.rules.machine import Machine, Value
 from advisor.rules.plan import Candidate, Finding, Plan, Predicted, Severity
 from advisor.rules.script import Script
 
+if TYPE_CHECKING:
+    from advisor.rules.source.source import Source
+
 
 class Case(Value, frozen=True, kw_only=True):
     """What rules judge. Without `job` it is a machine alone; `plan` is the best that was found, if any fits.
 
-    `candidates` are all that were priced, `script` what is to be run, where that is known.
+    `candidates` are all that were priced, `script` what is to be run, `source` what it does, where that is known.
     """
 
     machine: Machine
@@ -22,6 +25,7 @@ class Case(Value, frozen=True, kw_only=True):
     predicted: Predicted | None = None
     candidates: tuple[Candidate, ...] = ()
     script: Script | None = None
+    source: "Source | None" = None
 
 
 Check = Callable[[Case], Iterator[Finding]]

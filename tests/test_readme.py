@@ -50,7 +50,7 @@ def test_the_example_of_an_own_rule_works(tmp_path: Path, capsys: pytest.Capture
 def test_every_option_that_the_readme_names_exists() -> None:
     helps = io.StringIO()
     with contextlib.redirect_stdout(helps):
-        for command in ("probe", "recommend", "apply", "explain"):
+        for command in ("probe", "recommend", "apply", "check", "explain"):
             assert main([command, "--help"]) == 0
     known = set(re.findall(r"--[a-z][-a-z]+", helps.getvalue()))
     named = set(re.findall(r"(?<!\S)`?(--[a-z][-a-z]+)", README))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from advisor.executor.check import check_script
 from advisor.probe.load import load_machine
 from advisor.rules import catalog
 from advisor.rules.catalog import RULES
@@ -23,6 +24,7 @@ from advisor.rules.script_plan import script_plan
 
 ROOT = Path(__file__).parents[1]
 CASES = sorted((ROOT / "fixtures" / "rules").glob("*/*.toml"))
+MARK = "# <-"  # in the text of a script: the line of the finding
 HEADINGS = ["What it finds", "Why it matters", "What to do", "Source"]
 
 
@@ -60,7 +62,12 @@ def job_of(given: dict[str, Any]) -> Job:
     )
 
 
-def findings_of(case: dict[str, Any]) -> tuple[Finding, ...]:
+def findings_of(case: dict[str, Any], folder: Path) -> tuple[Finding, ...]:
+    if isinstance(case.get("script"), str):  # its text
+        for name, text in {"train.py": case["script"], **case.get("files", {})}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        return check_script(folder / "train.py").findings
     machine = machine_of(case)
     if "job" in case:
         return recommend(job_of(case["job"]), machine, only=case.get("only", ())).findings
@@ -70,13 +77,16 @@ def findings_of(case: dict[str, Any]) -> tuple[Finding, ...]:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_case_has_exactly_the_findings_it_lists(path: Path) -> None:
+def test_a_case_has_exactly_the_findings_it_lists(path: Path, tmp_path: Path) -> None:
     case = tomllib.loads(path.read_text())
-    found = findings_of(case)
+    found = findings_of(case, tmp_path)
     assert sorted(f"{finding.severity} {finding.code}" for finding in found) == case["expect"]
     fired = path.parent.name in {finding.code for finding in found}
     assert fired == path.name.startswith("fires-")
     assert all(finding.message and finding.remedy for finding in found)
+    marked = [number for number, line in enumerate(str(case.get("script")).splitlines(), 1) if MARK in line]
+    if marked:
+        assert [finding.line for finding in found if finding.code == path.parent.name] == marked
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)

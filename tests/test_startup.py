@@ -15,7 +15,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     code = main(json.loads(sys.argv[1]))
 print(json.dumps([code, sorted({name.split(".")[0] for name in sys.modules})]))
 """
-HEAVY = {"torch", "networkx", "rich", "numpy", "psutil", "pynvml", "drawsvg", "resvg_py"}
+HEAVY = {"torch", "networkx", "rich", "numpy", "psutil", "pynvml", "drawsvg", "resvg_py", "libcst"}
 
 
 def loaded(*arguments: str) -> tuple[int, set[str]]:
@@ -39,6 +39,8 @@ def loaded(*arguments: str) -> tuple[int, set[str]]:
         (["probe", "--machine", MACHINE, "--json"], set()),
         (["probe", "--json"], {"psutil", "pynvml"}),
         (["explain", "MEM101", "--json"], set()),
+        (["check", "--json", str(ROOT / "examples" / "train_gpt.py")], set()),
+        (["check", str(ROOT / "examples" / "train_gpt.py")], {"rich"}),
         (["apply", "--dry-run", "--json", str(ROOT / "examples" / "train_gpt.py")], {"psutil", "pynvml"}),
     ],
     ids=lambda value: " ".join(value[:4]) if isinstance(value, list) else "",

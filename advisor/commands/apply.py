@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> Answer:
     """Run the script, or with --dry-run show how it would be run."""
     from advisor.commands.measured import calibration_for
     from advisor.executor import apply as executor
+    from advisor.executor.before import judged, stopping
     from advisor.executor.feedback import learn
     from advisor.executor.script import read_script
-    from advisor.executor.script_uses import script_of
 
     script, *arguments = args.command_line
     if args.machine is not None and not args.dry_run:
@@ -94,9 +94,8 @@ def run(args: argparse.Namespace) -> Answer:
         raise AdvisorError(
             f"the plan's strategy is {plan.strategy}, not {' or '.join(args.only)}", "give another --plan or --only"
         )
-    shown = script_of(script, facts)
-    findings = run_rules(rules, Case(machine=machine, plan=plan, predicted=predicted, script=shown))
-    refuse_errors(findings, args.force)
+    findings = judged(script, plan, machine, predicted, rules)
+    refuse_errors(stopping(findings, plan), args.force)
     if args.dry_run:
         launch = executor.dry_run(plan, script, arguments, run_dir=args.run_dir, machine=machine)
 
@@ -138,14 +137,34 @@ def _choice(
 ) -> "Callable[[Plan, Path], Calibrated] | None":
     """Return what chooses a plan by trials, or recalls what they chose before; None where there are to be none."""
     from advisor.executor import learnt
+    from advisor.executor.before import judged, stopping
     from advisor.executor.calibrate import Task, calibrate
     from advisor.executor.console import say
+    from advisor.executor.refuse import refuse
 
     if args.no_calibrate or facts.syntax_error is not None:
         return None
     script, *arguments = args.command_line
-    settings = proposed_settings(machine, rules)
-    task = Task(machine, script, tuple(arguments), facts, args.budget or BUDGET, settings, args.only, args.allow)
+
+    def may_run(plan: Plan) -> bool:
+        try:
+            refuse(plan, facts)
+        except AdvisorError:
+            return False
+        errors = stopping(judged(script, plan, machine, None, rules), plan)
+        return all(error.code in args.force for error in errors)
+
+    task = Task(
+        machine=machine,
+        script=script,
+        arguments=tuple(arguments),
+        facts=facts,
+        budget=args.budget or BUDGET,
+        settings=proposed_settings(machine, rules),
+        may_run=may_run,
+        only=args.only,
+        allow=args.allow,
+    )
 
     def choose(plan: Plan, folder: Path) -> "Calibrated":
         known = None if args.budget else learnt.recall(task, plan)
@@ -180,11 +199,15 @@ def refuse_errors(findings: Sequence[Finding], force: Collection[str]) -> None:
     errors = [finding for finding in findings if finding.severity == "error" and finding.code not in force]
     if not errors:
         return
-    found = "; ".join(f"{finding.code}: {finding.message}" for finding in errors)
+    found = "; ".join(f"{place_of(finding)}{finding.code}: {finding.message}" for finding in errors)
     todo = "; ".join(finding.remedy for finding in errors)
     raise AdvisorError(
         f"this would not work: {found}", f"{todo}; or start all the same: --force {','.join(f.code for f in errors)}"
     )
+
+
+def place_of(finding: Finding) -> str:
+    return "" if finding.file is None or finding.line is None else f"{finding.file}, line {finding.line}: "
 
 
 def codes(text: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from string import digits
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -71,8 +72,13 @@ def find(rules: "Sequence[Rule]", word: str) -> "Rule":
 
 
 def named(rules: "Sequence[Rule]", words: Collection[str]) -> frozenset[str]:
-    """Return the codes of rules that are given by code or name."""
-    return frozenset(find(rules, word).code for word in words)
+    """Return the codes of rules that are given by code, by name, or by what codes begin with: SCR."""
+    return frozenset(code for word in words for code in _meant(rules, word))
+
+
+def _meant(rules: "Sequence[Rule]", word: str) -> list[str]:
+    group = [rule.code for rule in rules if rule.code.rstrip(digits) == word.upper()]
+    return group or [find(rules, word).code]
 
 
 def own_rules(folder: Path) -> "tuple[Rule, ...]":

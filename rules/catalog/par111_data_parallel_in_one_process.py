@@ -38,17 +38,20 @@ ALONE = ("plain", "unknown", "spawn")  # nothing else distributes the model
 def check(case: Case) -> Iterator[Finding]:
     script, gpus = case.script, len(case.plan.gpus if case.plan else case.machine.gpus)
     used = next((name for name in NAMES if script and name in script.uses), None)
-    if script is None or used is None or script.kind not in ALONE or gpus < 2:
+    trains = case.source is not None and bool(case.source.backwards)
+    unseen = trains and not case.machine.gpus  # the script is checked without a machine
+    if script is None or used is None or script.kind not in ALONE or (gpus < 2 and not unseen):
         return
+    driven = "all GPUs" if unseen else f"all {plural(gpus, 'GPU')}"
     yield Finding(
         code="PAR111",
         name="data-parallel-in-one-process",
         severity="warning",
         message=(
-            f"{used.split('.')[-1]} drives all {plural(gpus, 'GPU')} from one process; measured on two GPUs it gave "
+            f"{used.split('.')[-1]} drives {driven} from one process; measured on two GPUs it gave "
             f"{MEASURED} times the throughput of one"
         ),
-        facts={"gpus": gpus, "measured_on_two": MEASURED},
+        facts={"gpus": None if unseen else gpus, "measured_on_two": MEASURED},
         remedy="wrap the model with DistributedDataParallel and start one process per GPU: advisor apply, or torchrun",
         file=script.path,
         line=script.lines.get(used),

@@ -176,12 +176,39 @@ def test_texts_among_the_inputs_make_the_machine(tmp_path: Path) -> None:
     assert verdicts(tmp_path, read) == ["right"]
 
 
-def test_what_trains_nothing_and_scripts_are_not_judged(tmp_path: Path) -> None:
+def test_what_trains_nothing_is_not_judged(tmp_path: Path) -> None:
     generates = case("strategy in {single}", workload=SMALL | {"method": "inference in half precision"})
-    script = {"id": "c", "kind": "C", "script": "import torch"}
-    table, counts = run(tmp_path, generates, script)
-    assert "not judged yet" in table
-    assert (counts["checks"], counts["cases_not_judged"], counts["not_judged"]) == (0, 2, 1)
+    _, counts = run(tmp_path, generates)
+    assert (counts["checks"], counts["cases_not_judged"], counts["not_judged"]) == (0, 1, 1)
+
+
+TRAINS = """import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1).to(f"cuda:{rank}"))
+torch.save(model.module.state_dict(), "a.pt")
+"""
+GUARDED = TRAINS.replace("torch.save(", "if rank == 0: torch.save(")
+
+
+def script_case(name: str, script: str, twin: str, **expected: Any) -> dict[str, Any]:
+    finding = {"rule": "save_on_all_ranks", "line": 6, "detect": "static", "severity": "error"} | expected
+    return {"id": name, "kind": "C", "script": script, "clean_script": twin, "expected_finding": finding}
+
+
+def test_a_script_is_judged_by_line_and_meaning_and_its_twin_by_alarms(tmp_path: Path) -> None:
+    table, counts = run(
+        tmp_path,
+        script_case("found", TRAINS, GUARDED),
+        script_case("nearby", TRAINS, GUARDED, line=5, also_accept_lines=[6]),
+        script_case("elsewhere", TRAINS, GUARDED, line=5),
+        script_case("another", TRAINS, GUARDED, rule="tracker_init_all_ranks"),
+        script_case("unclean", TRAINS, TRAINS),
+        script_case("at run time", GUARDED, GUARDED, detect="runtime"),
+    )
+    assert (counts["cases"], counts["checks"], counts["checks_passed"], counts["clean_false_alarms"]) == (6, 5, 3, 1)
+    assert "false alarm: error SCR151 line 6" in table
 
 
 # What a case says of its machine and job, and what the answer shows that it was understood.

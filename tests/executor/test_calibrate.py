@@ -31,7 +31,9 @@ def tries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tries:
 
     def run(*arguments: str, budget: float = 60.0, only: tuple[str, ...] = ()) -> Calibrated:
         machine = cpu_stand_ins(Machine(host=Host(cpus=2)), 2)
-        task = Task(machine, str(SCRIPT), arguments, read_script(SCRIPT), budget, lambda plan, log: [], only)
+        task = Task(
+            machine, str(SCRIPT), arguments, read_script(SCRIPT), budget, lambda plan, log: [], lambda plan: True, only
+        )
         return calibrate(script_plan(machine, 2), task, tmp_path / "trials")
 
     return run

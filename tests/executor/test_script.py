@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from advisor.executor.refuse import refuse
 from advisor.executor.script import Place, read_script
 from advisor.rules.errors import AdvisorError
+from advisor.rules.plan import Launcher, Plan
 
 LOOP = "loss = torch.ones(1, requires_grad=True)\nloss.backward()\n"
 GROUP = "import torch.distributed as dist\ndist.init_process_group()\n"
@@ -110,7 +112,7 @@ DDP = GROUP + "import os, torch\nm = torch.nn.parallel.DistributedDataParallel(t
         pytest.param("x = 1\nm.cuda(0)\n", 6, id="by number"),
         pytest.param("device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n", None, id="not seen"),
         pytest.param("device = torch.device('cuda')\n", 5, id="device"),
-        pytest.param("torch.cuda.set_device(0)\nm.to('cuda')\n", 6, id="all ranks set the first"),
+        pytest.param("torch.cuda.set_device(0)\nm.to('cuda')\n", 5, id="all ranks set the first"),
         pytest.param("torch.cuda.set_device(dist.get_rank())\nm.cuda()\n", None, id="set by rank"),
         pytest.param("m.to(f'cuda:{dist.get_rank()}')\n", None, id="rank in the name"),
         pytest.param("m.cuda(dist.get_rank())\n", None, id="rank as number"),
@@ -123,3 +125,19 @@ def test_where_each_rank_takes_the_first_gpu(tmp_path: Path, source: str, line: 
     script.write_text(DDP + source)
     gpu = read_script(script).first_gpu
     assert (None if gpu is None else gpu.line) == line
+
+
+def test_what_a_plan_for_sharding_can_not_do_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    plan = Plan(gpus=("GPU0", "GPU1"), strategy="fsdp", shard_size=2, launcher=Launcher(nproc_per_node=2))
+    script.write_text(
+        "import torch.distributed as dist\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "dist.init_process_group()\nmodel = DDP(net)\nwith model.join():\n    pass\n"
+    )
+    with pytest.raises(AdvisorError, match=r"join\(\) \(.*line 5\), which FSDP can't"):
+        refuse(plan, read_script(script))
+    script.write_text(
+        "import os, torch\nrank = os.environ['LOCAL_RANK']\ntorch.ones(1, requires_grad=True).backward()\n"
+    )
+    with pytest.raises(AdvisorError, match='no DistributedDataParallel call that a plan with strategy="fsdp"'):
+        refuse(plan, read_script(script))

@@ -1,0 +1,1 @@
+"""Findings in the formats that other programs read."""
