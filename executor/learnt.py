@@ -5,7 +5,6 @@ Nothing here fails a command: what can't be read is not known, what can't be wri
 
 import hashlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from advisor.executor.calibrate import Task
 from advisor.executor.folder import write_whole
 from advisor.executor.machine_store import folder as machines
-from advisor.executor.script import own_modules, parsed, source_of
+from advisor.executor.own_modules import own_modules
 from advisor.rules.identity import identity_of
 from advisor.rules.machine import Value
 from advisor.rules.plan import Plan
@@ -53,11 +52,7 @@ def keep(task: Task, own: Plan, date: str, calibrated: Calibrated) -> str | None
 def _path(task: Task, own: Plan) -> Path:
     """Name the file after all that the choice depends on: sources, arguments, machine, and what may be tried."""
     told = hashlib.sha256(identity_of(task.machine, os.uname().nodename).fingerprint.encode())
-    for part in (*_sources(Path(task.script)), msgspec.json.encode([task.arguments, task.only, task.allow, own])):
+    sources = [Path(module.path).read_bytes() for module in own_modules(Path(task.script))]
+    for part in (*sources, msgspec.json.encode([task.arguments, task.only, task.allow, own])):
         told.update(hashlib.sha256(part).digest())
     return machines().with_name("scripts") / f"{told.hexdigest()[:32]}.json"
-
-
-def _sources(script: Path) -> Sequence[bytes]:
-    files = [path for path, _ in own_modules(script, parsed(source_of(script), script))]
-    return [path.read_bytes() for path in files]

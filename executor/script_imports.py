@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from advisor.executor.script import own_modules, parsed, source_of
+from advisor.executor.own_modules import own_modules
 
 ALWAYS = ("torch", "torch.distributed.fsdp", "torch._dynamo")  # the last two are imported by the first step
 # They look at the GPUs, or start threads, when they are imported: a process forked afterwards could not use CUDA.
@@ -16,12 +16,7 @@ def packages_of(script: str) -> tuple[str, ...]:
 
     What is imported later may depend on what was done before, such as a variable that was set.
     """
-    path = Path(script)
-    try:
-        sources = [tree for _, tree in own_modules(path, parsed(source_of(path), path))]
-    except (SyntaxError, ValueError, RecursionError):
-        sources = []
-    named = [name for tree in sources for name in _imports(tree.body)]
+    named = [name for module in own_modules(Path(script)) for name in _imports(module.tree.body)]
     wanted = [name for name in named if name.split(".")[0] not in (*NOT_BEFORE_A_FORK, "__future__")]
     return tuple(dict.fromkeys([*ALWAYS, *wanted]))
 

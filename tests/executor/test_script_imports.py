@@ -33,7 +33,3 @@ def test_what_comes_after_a_statement_that_does_something_is_left_to_the_script(
 
 def test_packages_that_look_at_the_gpus_are_left_to_the_script(tmp_path: Path) -> None:
     assert packages(tmp_path, "import deepspeed\nimport bitsandbytes.optim\nimport numpy\n") == ("numpy",)
-
-
-def test_a_script_that_does_not_parse_needs_what_is_always_needed(tmp_path: Path) -> None:
-    assert packages(tmp_path, "import numpy\ndef (:\n") == ()
