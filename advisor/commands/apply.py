@@ -79,6 +79,7 @@ def run(args: argparse.Namespace) -> Answer:
     from advisor.executor.before import judged, stopping
     from advisor.executor.feedback import learn
     from advisor.executor.script import read_script
+    from advisor.rules.script_plan import script_plan
 
     script, *arguments = args.command_line
     if args.machine is not None and not args.dry_run:
@@ -87,8 +88,9 @@ def run(args: argparse.Namespace) -> Answer:
         )
     machine = with_devices(machine_of(args), args.gpus)
     rules = rules_of(args)
-    plan, predicted = _plan(args, machine, rules)
+    given = None if args.plan is None else _given_plan(args, machine)
     facts = read_script(script)
+    plan, predicted = given or (script_plan(machine, args.gpus, rules, shards=facts.kind == "fsdp"), None)
     choose = _choice(args, machine, rules, facts) if args.plan is None and plan.ranks > 1 else None
     if args.only and plan.strategy not in args.only and choose is None:
         raise AdvisorError(
@@ -226,12 +228,8 @@ def duration(text: str) -> float:
     return seconds
 
 
-def _plan(args: argparse.Namespace, machine: Machine, rules: Sequence[Rule]) -> tuple[Plan, Predicted | None]:
-    """Read the plan that was given, with its prediction, or make the one for an undescribed job."""
-    from advisor.rules.script_plan import script_plan
-
-    if args.plan is None:
-        return script_plan(machine, args.gpus, rules), None
+def _given_plan(args: argparse.Namespace, machine: Machine) -> tuple[Plan, Predicted | None]:
+    """Read the plan that was given, with its prediction."""
     plan, predicted = read_plan(args.plan)
     if args.gpus is not None and args.gpus != len(plan.gpus):
         raise AdvisorError(f"{args.plan} is for {len(plan.gpus)} GPUs, not {args.gpus}", "leave --gpus out")
