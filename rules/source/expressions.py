@@ -36,6 +36,7 @@ ATTRIBUTES = {
     ("fabric", "device"): "own_device",
 }
 DEEPEST = 150  # expressions, blocks and calls within each other; what lies deeper stays unknown
+PLACES = ("device", "own_device")  # which GPU a tensor is on says nothing about its value
 SHAPE = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "size", "dim", "numel")
 SPREAD = ("tensor", "batch", "", "clock", "checkpoint", "loss")  # roles whose attributes differ as they do
 
@@ -64,7 +65,7 @@ def combined(walk: "Walk", node: ast.AST, *values: Value) -> Value:
 def spread(values: Iterable[Value]) -> frozenset[str]:
     taint = NOTHING
     for value in values:
-        if value.taint:
+        if value.taint and value.role not in PLACES:
             taint |= value.taint
     return taint - {REDUCED} if DATA in taint else taint
 
