@@ -233,7 +233,7 @@ def _unary(walk: "Walk", node: ast.UnaryOp, scope: Scope) -> Value:
         if value.role in ("rank", "local_rank"):
             return walk.make(node, taint=value.taint, split="first")
         const = not value.const if isinstance(value.const, bool) else UNKNOWN
-        return walk.make(node, taint=value.taint, split=branches.negated(value.split), const=const)
+        return walk.make(node, taint=value.taint, split=branches.opposite(value), const=const)
     if isinstance(node.op, ast.USub) and isinstance(value.const, int | float):
         return walk.make(node, const=-value.const)
     return combined(walk, node, value)
@@ -246,7 +246,8 @@ def _boolean(walk: "Walk", node: ast.BoolOp, scope: Scope) -> Value:
     chosen = next((value for value in values if value.role), None)
     if chosen is not None and isinstance(node.op, ast.Or):  # sampler or SequentialSampler(dataset)
         return chosen
-    return walk.make(node, taint=spread(values), split=split)
+    partly = any(value.partly or (not value.split and not value.known) for value in conditions)
+    return walk.make(node, taint=spread(values), split=split, partly=partly and isinstance(node.op, ast.And))
 
 
 def _as_condition(value: Value) -> Value:
@@ -267,8 +268,8 @@ def _compare(walk: "Walk", node: ast.Compare, scope: Scope) -> Value:
     if right.role in ("rank", "local_rank") and left.role not in ("rank", "local_rank"):
         left, right, operator = right, left, MIRRORED.get(operator, operator)
     _split_by(value, left, right, operator)
-    if operator in (ast.Is, ast.IsNot) and right.const is None:
-        value.taint -= {DATA}  # whether there is a batch, not what is in it
+    if operator in (ast.In, ast.NotIn) or (operator in (ast.Is, ast.IsNot) and right.const is None):
+        value.taint -= {DATA}  # whether there is a batch or what it is made of, not what is in it
     return value
 
 
