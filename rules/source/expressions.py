@@ -241,7 +241,7 @@ def _unary(walk: "Walk", node: ast.UnaryOp, scope: Scope) -> Value:
 
 def _boolean(walk: "Walk", node: ast.BoolOp, scope: Scope) -> Value:
     values = [evaluate(walk, part, scope) for part in node.values]
-    conditions = [_as_condition(value) for value in values]
+    conditions = [as_condition(value) for value in values]
     split = (branches.conjunction if isinstance(node.op, ast.And) else branches.disjunction)(conditions)
     chosen = next((value for value in values if value.role), None)
     if chosen is not None and isinstance(node.op, ast.Or):  # sampler or SequentialSampler(dataset)
@@ -250,8 +250,8 @@ def _boolean(walk: "Walk", node: ast.BoolOp, scope: Scope) -> Value:
     return walk.make(node, taint=spread(values), split=split, partly=partly and isinstance(node.op, ast.And))
 
 
-def _as_condition(value: Value) -> Value:
-    """Read `rank and ...` as the condition that it is."""
+def as_condition(value: Value) -> Value:
+    """Read a rank as the condition that it is: `if rank:`, `rank and ...`."""
     if value.role in ("rank", "local_rank") and not value.split:
         return value.changed(split="others")
     return value
@@ -268,8 +268,10 @@ def _compare(walk: "Walk", node: ast.Compare, scope: Scope) -> Value:
     if right.role in ("rank", "local_rank") and left.role not in ("rank", "local_rank"):
         left, right, operator = right, left, MIRRORED.get(operator, operator)
     _split_by(value, left, right, operator)
-    if operator in (ast.In, ast.NotIn) or (operator in (ast.Is, ast.IsNot) and right.const is None):
-        value.taint -= {DATA}  # whether there is a batch or what it is made of, not what is in it
+    if operator in (ast.In, ast.NotIn):
+        value.taint &= left.taint  # which names a dictionary has, not what they stand for
+    if operator in (ast.Is, ast.IsNot) and right.const is None:
+        value.taint -= {DATA}  # whether there is a batch, not what is in it
     return value
 
 
@@ -466,7 +468,7 @@ def element(walk: "Walk", node: ast.AST, over: Value) -> Value:
         joined = branches.join_all(walk, over.items)
         assert joined is not None
         return joined
-    return walk.make(node, taint=over.taint)
+    return walk.make(node, taint=over.taint, owner=over)
 
 
 def differs(loader: Value) -> bool:
@@ -499,7 +501,7 @@ def bind(walk: "Walk", target: ast.AST, value: Value, scope: Scope) -> None:
         same = value.items is not None and len(value.items) == len(target.elts) and not starred
         for index, part in enumerate(target.elts):
             given = value.items[index] if same and value.items else None
-            bind(walk, part, given or walk.make(target, taint=value.taint, inner=value.inner, items=None), scope)
+            bind(walk, part, given or walk.make(target, taint=value.taint, inner=value.inner, owner=value), scope)
     elif isinstance(target, ast.Starred):
         bind(walk, target.value, value, scope)
 

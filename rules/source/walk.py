@@ -93,6 +93,7 @@ class Walk:
             self.silent -= 1
 
     def guard(self, node: ast.AST, value: Value, *, negated: bool = False, rest: bool = False) -> Guard:
+        value = expressions.as_condition(value)
         split = branches.opposite(value) if negated else value.split
         return Guard(node, self.file, value, split, negated, rest)
 
