@@ -465,10 +465,20 @@ def element(walk: "Walk", node: ast.AST, over: Value) -> Value:
     if over.role == "dict":
         return walk.make(node)
     if over.items:
-        joined = branches.join_all(walk, over.items)
+        joined = _one_of(walk, node, over.items)
         assert joined is not None
         return joined
     return walk.make(node, taint=over.taint, owner=over)
+
+
+def _one_of(walk: "Walk", node: ast.AST, items: list[Value]) -> Value | None:
+    """Return what may be any of some values; of tuples of one length, part by part."""
+    lengths = {len(item.items) if item.items is not None else None for item in items}
+    if len(lengths) == 1 and None not in lengths and len(items) > 1:
+        columns = zip(*(item.items or [] for item in items), strict=True)
+        parts = [branches.join_all(walk, list(reversed(column))) or walk.make(node) for column in columns]
+        return walk.make(node, items=parts, taint=spread(items))
+    return branches.join_all(walk, list(reversed(items)))
 
 
 def differs(loader: Value) -> bool:
