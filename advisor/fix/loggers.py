@@ -60,10 +60,11 @@ def _uses(source: Source, target: cst.Name, kind: str) -> list[cst.SimpleStateme
     for name in source.names(target.value):
         if name is target:
             continue
-        attribute, call, expression, statement = (*source.above(name), None, None, None, None)[:4]
-        writes = isinstance(attribute, cst.Attribute) and isinstance(call, cst.Call) and call.func is attribute
-        alone = isinstance(expression, cst.Expr) and isinstance(statement, cst.SimpleStatementLine)
-        if not (writes and alone and len(statement.body) == 1 and local_to_rank(call, kind)):
-            return None
-        found.append(statement)
+        match (*source.above(name), None, None, None)[:4]:
+            case (cst.Attribute() as method, cst.Call() as call, cst.Expr(), cst.SimpleStatementLine() as statement):
+                if call.func is not method or len(statement.body) != 1 or not local_to_rank(call, kind):
+                    return None
+                found.append(statement)
+            case _:
+                return None
     return found

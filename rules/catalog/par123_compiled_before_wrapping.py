@@ -41,5 +41,5 @@ def check(case: Case) -> Iterator[Finding]:
         facts={"compiled": compiled, "wrapped": wrapped},
         remedy="wrap first, then compile: model = torch.compile(DistributedDataParallel(model))",
         file=script.path,
-        line=compiled,
+        line=wrapped,
     )

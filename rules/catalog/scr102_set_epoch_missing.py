@@ -37,8 +37,10 @@ def check(case: Case) -> Iterator[Finding]:
             case,
             RULE,
             "warning",
-            (sampler.file, sampler.line),
-            happens="the sampler shuffles, and set_epoch is never called: every epoch has the same order",
-            remedy=f"in the epoch loop (line {epochs.line}), before the loader is used: sampler.set_epoch(epoch)",
+            epochs,
+            happens=f"the sampler of line {sampler.line} shuffles, and set_epoch is never called: every epoch has the "
+            "same order",
+            remedy="in this loop, before the loader is used: sampler.set_epoch(epoch)",
+            sampler=sampler.line,
             epoch_loop=epochs.line,
         )

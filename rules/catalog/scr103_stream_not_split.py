@@ -37,7 +37,7 @@ def check(case: Case) -> Iterator[Finding]:
             case,
             RULE,
             "error",
-            (loader.value.file, loader.value.line),
+            loader.stream_begins,
             happens="the dataset is a stream that knows no ranks: each rank, and each of its workers, yields the same "
             "samples",
             remedy="in __iter__: itertools.islice(samples, rank * workers + worker, None, world_size * workers), with "

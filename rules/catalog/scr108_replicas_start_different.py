@@ -29,7 +29,7 @@ SHARES = ("broadcast", "load_state_dict", "from_pretrained", "_broadcast_coalesc
 @rule(*RULE)
 def check(case: Case) -> Iterator[Finding]:
     source = case.source
-    if source is None or not source.reduced_by_hand or source.wraps:
+    if source is None or not source.reduced_by_hand or source.wraps or not source.backwards:
         return
     seeds = [event for event in source.calls("torch.manual_seed") if event.args]
     equal = seeds and not any(event.args[0].taint & BY_RANK for event in seeds)

@@ -40,7 +40,8 @@ def check(case: Case) -> Iterator[Finding]:
         again = any(wrap.at > event.index for wrap in of_model) or (event.file, event.line) in seen
         if not before or again or event.alone:
             continue
-        if not change.trains and before[-1].says("find_unused_parameters") is True:
+        whole = not change.part and not change.some  # a model that is frozen as a whole is not trained
+        if not change.trains and (whole or before[-1].says("find_unused_parameters") is True):
             continue
         seen.add((event.file, event.line))
         effect = (

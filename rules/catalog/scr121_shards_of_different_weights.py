@@ -60,6 +60,8 @@ def _loads(event: Event, wrap: Wrap) -> bool:
     by_rank = event.by_rank
     if event.kind != "call" or event.index >= wrap.at or by_rank is None or by_rank.split == "unsure":
         return False
+    if event.name.endswith(".from_pretrained"):
+        return bool(wrap.core.options) and event.value in (wrap.core, *wrap.core.options)
     return event.name.endswith(".load_state_dict") and wrap.core in roots(event.receiver)
 
 

@@ -58,8 +58,15 @@ def _holds_numbers(event: Event) -> bool:
     return re.search(r"(?i)sched|scaler", ast.unparse(node)) is not None
 
 
-def _comes_from(value: Value, loaded: Value, depth: int = 0) -> bool:
-    if value is loaded:
-        return True
-    parts = [*filter(None, [value.owner, value.inner]), *value.options, *value.args, *(value.items or ())]
-    return depth < 4 and any(_comes_from(part, loaded, depth + 1) for part in parts)
+def _comes_from(value: Value, loaded: Value) -> bool:
+    """Say whether a value is what was loaded, or a part or a copy of it."""
+    seen: list[Value] = []
+    waiting = [value]
+    while waiting and len(seen) < 60:
+        part = waiting.pop(0)
+        if part is loaded:
+            return True
+        if part not in seen:
+            seen.append(part)
+            waiting += [*filter(None, [part.owner, part.inner]), *part.options, *part.args, *(part.items or ())]
+    return False

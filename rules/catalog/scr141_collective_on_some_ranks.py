@@ -40,10 +40,14 @@ def check(case: Case) -> Iterator[Finding]:
         return
     sharded = case.plan is not None and case.plan.strategy in ("fsdp", "hsdp")
     more = gathers_once_sharded(case.source) if sharded else []
+    seen: set[tuple[str, int]] = set()
     for event in dict.fromkeys((*case.source.collectives, *more)):
         guard = event.by_rank
         if guard is None or guard.split not in RANKS or answered(case.source, event):
             continue
+        if (event.file, event.line) in seen:
+            continue
+        seen.add((event.file, event.line))
         yield found(
             case,
             RULE,

@@ -51,11 +51,12 @@ def check(case: Case) -> Iterator[Finding]:
             case,
             RULE,
             severity,
-            guard,
-            happens=f"the condition {DIFFER[why]}; ranks that go the other way wait in the next collective: a hang",
+            event if event.kind == "leave" else guard,
+            happens=f"the condition of line {guard.line} {DIFFER[why]}; ranks that go the other way wait in the next "
+            "collective: a hang",
             remedy="make ranks agree before the condition: dist.all_reduce(value), or dist.broadcast(flag, src=0); a "
             "barrier shares no value",
-            leaves=event.line,
+            condition=guard.line,
             differs=why,
         )
 

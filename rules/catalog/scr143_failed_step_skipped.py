@@ -77,7 +77,7 @@ def _ends(handler: ast.ExceptHandler) -> bool:
         if isinstance(node, ENDS):
             return True
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+            name = str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
             if name in ENDING_CALLS or "reduce" in name or "broadcast" in name:
                 return True
     return False

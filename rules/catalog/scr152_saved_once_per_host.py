@@ -21,7 +21,7 @@ from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
 from advisor.rules.source.report import found
 from advisor.rules.source.saves import NODE_LOCAL, Save, saves
-from advisor.rules.source.value import LOCAL_RANK, LONE, RANK
+from advisor.rules.source.value import LOCAL_RANK, LONE, RANK, Event, Guard
 
 RULE = ("SCR152", "saved-once-per-host")
 
@@ -37,11 +37,17 @@ def check(case: Case) -> Iterator[Finding]:
             case,
             RULE,
             "warning",
-            save.event,
+            _condition(save),
             happens="local rank 0 exists once per host: with several hosts and a shared file system, all of them write "
-            "this file at once",
+            f"the file of line {save.event.line} at once",
             remedy="guard by the global rank: if dist.get_rank() == 0",
         )
+
+
+def _condition(save: Save) -> Event | Guard:
+    """Return the condition that lets local rank 0 in, where it is around the call in its own file."""
+    guard = save.event.by_rank
+    return guard if guard is not None and guard.file == save.event.file and not guard.rest else save.event
 
 
 def _by_local_rank(save: Save) -> bool:

@@ -29,6 +29,11 @@ def negated(split: str) -> str:
     return OPPOSITES.get(split, split)
 
 
+def opposite(condition: Value) -> str:
+    """Return which ranks the opposite of a condition is true on."""
+    return "unsure" if condition.partly and condition.split in ("first", "others", "some") else negated(condition.split)
+
+
 def conjunction(values: Sequence[Value]) -> str:
     """Return which ranks an `and` of conditions lets through."""
     splits = {value.split for value in values} - {""}

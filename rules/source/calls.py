@@ -19,6 +19,7 @@ RANKS = ("rank", "local_rank", "world_size")
 LAUNCHERS = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 # Libraries whose functions return what differs between ranks as their arguments do.
 SPREADING = ("torch.", "math.", "numpy.", "statistics.", "os.path.", "pathlib.", "open")
+PLACES = ("device", "device_ids", "map_location", "dtype", "generator")  # arguments that say nothing about values
 MODELS = ("model", "ddp", "fsdp", "fsdp2", "dp", "compiled", "prepared", "engine", "layer", "lightning_module")
 
 
@@ -97,7 +98,7 @@ def library(walk: "Walk", callee: Value, given: Given) -> Value:
         role = role_of_call(name)
         value = walk.make(node, role, name=name or "?", args=args, words=words)
         if role == "tensor" or name.startswith(SPREADING):
-            value.taint |= expressions.spread([*args, *words.values()])
+            value.taint |= expressions.spread([*args, *(words[word] for word in words if word not in PLACES)])
         value.inner = methods.holds(role, args, words)
     _emit(walk, name or "?", value, given)
     functions = [passed for passed in (*args, *words.values()) if isinstance(passed.code, Function)]
@@ -177,9 +178,10 @@ def bound(
         if parameter.arg not in names:
             default = defaults.get(parameter.arg)
             told = not walk.reached and role_of_name(parameter.arg)  # who calls it is not known, its name is
-            plain = default is None or scope is None or told
-            value = walk.make(node) if plain else expressions.evaluate(walk, default, scope)
-            names[parameter.arg] = value
+            if default is None or scope is None or told:
+                names[parameter.arg] = walk.make(node)
+            else:
+                names[parameter.arg] = expressions.evaluate(walk, default, scope)
         expressions.tell(names[parameter.arg], parameter.arg)
     return names
 
@@ -208,7 +210,7 @@ def forward(walk: "Walk", node: ast.AST, callee: Value, args: tuple[Value, ...],
         result.taint |= shown.taint
         if shown.items:
             result.items = [item.changed(taint=item.taint | taint, role=item.role or "tensor") for item in shown.items]
-        elif shown.role == "tensor" and shown.name.startswith("torch."):
+        elif shown.role == "tensor" and shown.name.startswith(("torch.", "<loss_fn>")):
             return shown
     return result
 

@@ -7,6 +7,7 @@ from advisor.rules.source.library import (
     CHECKPOINT_COLLECTIVES,
     COLLECTIVE_METHODS,
     COLLECTIVES,
+    FSDP2,
     STATE_DICT_GETTERS,
 )
 from advisor.rules.source.value import SHARDED, Event, Loop, Value
@@ -31,6 +32,8 @@ def is_collective(source: "Source", event: Event) -> bool:
     if receiver is None:
         return False
     method = name.rpartition(".")[2]
+    if method == "full_tensor":
+        return any(True for _ in source.calls(FSDP2))
     if (receiver.role, method) in COLLECTIVE_METHODS:
         return not _has_own_group(receiver)
     if name.startswith("own."):

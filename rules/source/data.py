@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from advisor.rules.source.source import Source
-from advisor.rules.source.value import DIVERGENT, Class, Loop, Value
+from advisor.rules.source.value import DIVERGENT, Class, Function, Loop, Value
 
 KNOWS = re.compile(r"(?i)rank|world_?size|replica|shard|num_processes|process_index|split_by_node|nodesplitter")
 
@@ -63,6 +63,18 @@ class TrainingLoader(NamedTuple):
             streams = dataset.words.get("streaming")
             return streams is not None and streams.const is True
         return dataset.role == "iterable" and isinstance(dataset.code, Class) and not _knows_ranks(dataset.code)
+
+    @property
+    def stream_begins(self) -> tuple[str, int]:
+        """Where its stream is made: the loop in the dataset's `__iter__`, or the loader."""
+        code = self.dataset.code if self.dataset is not None else None
+        member = code.find("__iter__") if isinstance(code, Class) else None
+        if member is not None and isinstance(member.code, Function):
+            loops = (node for node in ast.walk(member.code.node) if isinstance(node, ast.For | ast.While))
+            first = min(loops, key=lambda node: node.lineno, default=None)
+            if first is not None:
+                return member.code.module.path, first.lineno
+        return self.value.file, self.value.line
 
     def _by_rank(self, value: Value, depth: int = 0) -> bool:
         """Say whether what the value was made from depends on the rank."""

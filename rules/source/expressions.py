@@ -36,6 +36,7 @@ ATTRIBUTES = {
     ("fabric", "device"): "own_device",
 }
 DEEPEST = 150  # expressions, blocks and calls within each other; what lies deeper stays unknown
+PLACES = ("device", "own_device")  # which GPU a tensor is on says nothing about its value
 SHAPE = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "size", "dim", "numel")
 SPREAD = ("tensor", "batch", "", "clock", "checkpoint", "loss")  # roles whose attributes differ as they do
 
@@ -64,7 +65,7 @@ def combined(walk: "Walk", node: ast.AST, *values: Value) -> Value:
 def spread(values: Iterable[Value]) -> frozenset[str]:
     taint = NOTHING
     for value in values:
-        if value.taint:
+        if value.taint and value.role not in PLACES:
             taint |= value.taint
     return taint - {REDUCED} if DATA in taint else taint
 
@@ -232,7 +233,7 @@ def _unary(walk: "Walk", node: ast.UnaryOp, scope: Scope) -> Value:
         if value.role in ("rank", "local_rank"):
             return walk.make(node, taint=value.taint, split="first")
         const = not value.const if isinstance(value.const, bool) else UNKNOWN
-        return walk.make(node, taint=value.taint, split=branches.negated(value.split), const=const)
+        return walk.make(node, taint=value.taint, split=branches.opposite(value), const=const)
     if isinstance(node.op, ast.USub) and isinstance(value.const, int | float):
         return walk.make(node, const=-value.const)
     return combined(walk, node, value)
@@ -240,16 +241,17 @@ def _unary(walk: "Walk", node: ast.UnaryOp, scope: Scope) -> Value:
 
 def _boolean(walk: "Walk", node: ast.BoolOp, scope: Scope) -> Value:
     values = [evaluate(walk, part, scope) for part in node.values]
-    conditions = [_as_condition(value) for value in values]
+    conditions = [as_condition(value) for value in values]
     split = (branches.conjunction if isinstance(node.op, ast.And) else branches.disjunction)(conditions)
     chosen = next((value for value in values if value.role), None)
     if chosen is not None and isinstance(node.op, ast.Or):  # sampler or SequentialSampler(dataset)
         return chosen
-    return walk.make(node, taint=spread(values), split=split)
+    partly = any(value.partly or (not value.split and not value.known) for value in conditions)
+    return walk.make(node, taint=spread(values), split=split, partly=partly and isinstance(node.op, ast.And))
 
 
-def _as_condition(value: Value) -> Value:
-    """Read `rank and ...` as the condition that it is."""
+def as_condition(value: Value) -> Value:
+    """Read a rank as the condition that it is: `if rank:`, `rank and ...`."""
     if value.role in ("rank", "local_rank") and not value.split:
         return value.changed(split="others")
     return value
@@ -266,6 +268,8 @@ def _compare(walk: "Walk", node: ast.Compare, scope: Scope) -> Value:
     if right.role in ("rank", "local_rank") and left.role not in ("rank", "local_rank"):
         left, right, operator = right, left, MIRRORED.get(operator, operator)
     _split_by(value, left, right, operator)
+    if operator in (ast.In, ast.NotIn):
+        value.taint &= left.taint  # which names a dictionary has, not what they stand for
     if operator in (ast.Is, ast.IsNot) and right.const is None:
         value.taint -= {DATA}  # whether there is a batch, not what is in it
     return value
@@ -461,10 +465,20 @@ def element(walk: "Walk", node: ast.AST, over: Value) -> Value:
     if over.role == "dict":
         return walk.make(node)
     if over.items:
-        joined = branches.join_all(walk, over.items)
+        joined = _one_of(walk, node, over.items)
         assert joined is not None
         return joined
-    return walk.make(node, taint=over.taint)
+    return walk.make(node, taint=over.taint, owner=over)
+
+
+def _one_of(walk: "Walk", node: ast.AST, items: list[Value]) -> Value | None:
+    """Return what may be any of some values; of tuples of one length, part by part."""
+    lengths = {len(item.items) if item.items is not None else None for item in items}
+    if len(lengths) == 1 and None not in lengths and len(items) > 1:
+        columns = zip(*(item.items or [] for item in items), strict=True)
+        parts = [branches.join_all(walk, list(reversed(column))) or walk.make(node) for column in columns]
+        return walk.make(node, items=parts, taint=spread(items))
+    return branches.join_all(walk, list(reversed(items)))
 
 
 def differs(loader: Value) -> bool:
@@ -497,7 +511,7 @@ def bind(walk: "Walk", target: ast.AST, value: Value, scope: Scope) -> None:
         same = value.items is not None and len(value.items) == len(target.elts) and not starred
         for index, part in enumerate(target.elts):
             given = value.items[index] if same and value.items else None
-            bind(walk, part, given or walk.make(target, taint=value.taint, inner=value.inner, items=None), scope)
+            bind(walk, part, given or walk.make(target, taint=value.taint, inner=value.inner, owner=value), scope)
     elif isinstance(target, ast.Starred):
         bind(walk, target.value, value, scope)
 

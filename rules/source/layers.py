@@ -83,7 +83,7 @@ def _defined(source: Source, cls: Class) -> Iterator[Layer]:
         if not isinstance(node, ast.FunctionDef) or node.name != "__init__":
             continue
         for statement in node.body:
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+            target = next(iter(_targets(statement)), None)
             if isinstance(target, ast.Attribute) and _made(source, cls, statement):
                 yield Layer(target.attr, cls.module.path, target.lineno)
 
@@ -113,6 +113,8 @@ def _assigned(source: Source, cls: Class) -> Iterator[Event]:
 
 
 def _targets(statement: ast.stmt) -> list[ast.expr]:
+    if isinstance(statement, ast.AnnAssign):
+        return [statement.target]
     return statement.targets if isinstance(statement, ast.Assign) else []
 
 

@@ -198,7 +198,8 @@ IN_GROUP = re.compile(  # a rank within a group of ranks
 )
 COUNT_OF_GPUS = re.compile(r"(?i)^_?(n_?gpus?|num_?gpus?|ngpus_per_node|gpu_count|num_devices|n_procs?|nprocs)$")
 
-COLLECTIVES = frozenset(
+OF_FSDP1 = ("optim_state_dict", "full_optim_state_dict", "scatter_full_optim_state_dict", "summon_full_params")
+COLLECTIVES = frozenset(f"{FSDP1}.{name}" for name in OF_FSDP1) | frozenset(
     f"torch.distributed.{name}"
     for name in (
         *("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "reduce", "reduce_scatter"),

@@ -245,6 +245,13 @@ def _tensor(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[st
     return walk.make(node, "tensor", taint=expressions.spread(args), args=args, words=words)
 
 
+def _update_environment(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
+    given = {name.strip("[]"): value for name, value in args[0].attrs.items()} if args else {}
+    for name, value in (given | words).items():
+        walk.emit("assign", f"os.environ.{name}", node, value)
+    return walk.make(node)
+
+
 def _split_dataset(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
     parts = [walk.make(node, "dataset", inner=args[0] if args else None) for _ in range(4)]
     return walk.make(node, items=parts)
@@ -282,6 +289,7 @@ FUNCTIONS: dict[str, Maker] = {
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _convert,
     "os.environ.get": _environment,
     "os.environ.pop": _environment,
+    "os.environ.update": _update_environment,
     "torch.tensor": _tensor,
     "torch.as_tensor": _tensor,
     "torch.stack": _tensor,

@@ -34,6 +34,7 @@ class Value:
     split: str = (
         ""  # as a condition, the ranks it is true on: first, others, some; distributed, alone: runs it is true in
     )
+    partly: bool = False  # as a condition, something else decides as well: its opposite says nothing of ranks
     inner: "Value | None" = None  # the model that is wrapped, the dataset of a loader, the owner of parameters
     attrs: dict[str, "Value"] = field(default_factory=dict)
     items: "list[Value] | None" = None

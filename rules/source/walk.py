@@ -93,7 +93,8 @@ class Walk:
             self.silent -= 1
 
     def guard(self, node: ast.AST, value: Value, *, negated: bool = False, rest: bool = False) -> Guard:
-        split = branches.negated(value.split) if negated else value.split
+        value = expressions.as_condition(value)
+        split = branches.opposite(value) if negated else value.split
         return Guard(node, self.file, value, split, negated, rest)
 
     # Statements --------------------------------------------------------------------------------------------------
