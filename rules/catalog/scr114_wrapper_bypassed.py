@@ -16,7 +16,7 @@ torch.nn.parallel.DistributedDataParallel, "forward and backward"; torch/csrc/di
 `prepare_for_backward`
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from advisor.rules.plan import Finding
 from advisor.rules.rule import Case, rule
@@ -34,8 +34,9 @@ def check(case: Case) -> Iterator[Finding]:
     if case.source is None:
         return
     seen: set[tuple[str, int]] = set()
+    passes = [event for event in case.source.events if event.kind == "call" and event.name.endswith("()")]
     for wrap in wraps(case.source, "ddp", "fsdp"):
-        for event in _bypasses(case.source, wrap):
+        for event in _bypasses(case.source, wrap, passes):
             if (event.file, event.line) in seen:
                 continue
             seen.add((event.file, event.line))
@@ -51,19 +52,19 @@ def check(case: Case) -> Iterator[Finding]:
             )
 
 
-def _bypasses(source: Source, wrap: Wrap) -> Iterator[Event]:
+def _bypasses(source: Source, wrap: Wrap, passes: Sequence[Event]) -> Iterator[Event]:
     """Yield forward passes of the model itself in loops that train it and never call its wrapper."""
     if any(backward.receiver is not None and backward.receiver.role == "engine" for backward in source.backwards):
         return
-    for event in source.events[wrap.at :]:
-        if event.kind != "call" or not event.name.endswith("()") or event.receiver is not wrap.core or not event.loops:
+    for event in passes:
+        if event.index < wrap.at or event.receiver is not wrap.core or not event.loops:
             continue
         loop = event.loops[-1]
         trained = any(loop in backward.loops for backward in source.backwards)
         wrapped = any(
             other.receiver is not None and other.receiver is not wrap.core and other.receiver.core is wrap.core
-            for other in source.events
-            if other.kind == "call" and other.name.endswith("()") and loop in other.loops
+            for other in passes
+            if loop in other.loops
         )
         if trained and not wrapped and not any(event.inside(name) for name in WITHOUT_GRADIENTS) and not event.by_rank:
             yield event

@@ -30,11 +30,12 @@ def check(case: Case) -> Iterator[Finding]:
     source = case.source
     if source is None or not source.many_ranks:
         return
+    waits = [event for event in source.events if _waits(event) and not event.alone]
     for backward in source.backwards:
-        for event in source.events:
-            if not backward.loops or event.loops != backward.loops or event.alone:
+        for event in waits:
+            if not backward.loops or event.loops != backward.loops:
                 continue
-            if _waits(event) and not any(guard not in backward.guards for guard in event.guards):
+            if not any(guard not in backward.guards for guard in event.guards):
                 yield found(
                     case,
                     RULE,
