@@ -4,7 +4,9 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from advisor.rules.source import branches, expressions, methods
+from advisor.rules.source import branches, conditions, expressions, methods
+from advisor.rules.source.builtin_functions import BUILTINS
+from advisor.rules.source.functions import FUNCTIONS
 from advisor.rules.source.library import canonical
 from advisor.rules.source.roles import role_of_call, role_of_name
 from advisor.rules.source.value import Class, Function, Given, Guard, Scope, Value
@@ -12,6 +14,7 @@ from advisor.rules.source.value import Class, Function, Given, Guard, Scope, Val
 if TYPE_CHECKING:
     from advisor.rules.source.walk import Walk
 
+STEPS = 250_000  # expressions that are looked at; after that, calls are no longer followed
 DEEPEST_CALLS = 12  # functions of the script's own within each other
 MOST_WALKS = 10  # of one function, from different calls; then what it returned last is taken
 SHORT = 6  # statements; such a function is followed more often
@@ -89,10 +92,10 @@ def library(walk: "Walk", callee: Value, given: Given) -> Value:
     """Call what a library gives, or what is not known."""
     node, _, args, words = given
     name = canonical(callee.name)
-    maker = methods.BUILTINS.get(name) or methods.FUNCTIONS.get(name)
+    maker = BUILTINS.get(name) or FUNCTIONS.get(name)
     if maker is not None:
         value = maker(walk, node, args, words)
-        if name in methods.FUNCTIONS:
+        if name in FUNCTIONS:
             value.name = value.name or name
     else:
         role = role_of_call(name)
@@ -130,7 +133,7 @@ def follow(walk: "Walk", node: ast.AST, callee: Value, args: tuple[Value, ...], 
     many = MOST_WALKS * (1 if isinstance(body, ast.Lambda) or len(body.body) > SHORT else 8)
     if body in walk.active or walk.walked.get(body, 0) >= many or len(walk.active) >= DEEPEST_CALLS:
         return walk.results.get(body) or walk.make(node)
-    if walk.steps > methods.STEPS:
+    if walk.steps > STEPS:
         return walk.results.get(body) or walk.make(node)
     walk.seen.add(body)
     walk.walked[body] = walk.walked.get(body, 0) + (0 if walk.silent else 1)
@@ -182,7 +185,7 @@ def bound(
                 names[parameter.arg] = walk.make(node)
             else:
                 names[parameter.arg] = expressions.evaluate(walk, default, scope)
-        expressions.tell(names[parameter.arg], parameter.arg)
+        conditions.tell(names[parameter.arg], parameter.arg)
     return names
 
 

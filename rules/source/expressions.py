@@ -1,12 +1,11 @@
-"""What is known of the value of an expression, and how names, attributes and items are bound to it."""
+"""What is known of the value of an expression."""
 
 import ast
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from advisor.rules.source import branches, calls
-from advisor.rules.source.library import IN_GROUP, IS_DISTRIBUTED, IS_FIRST, IS_LOCAL_FIRST, VARIABLES, canonical
-from advisor.rules.source.roles import role_of_name
+from advisor.rules.source import binding, branches, calls, conditions
+from advisor.rules.source.library import VARIABLES, canonical
 from advisor.rules.source.value import (
     DATA,
     LOCAL_RANK,
@@ -89,30 +88,10 @@ def _name(walk: "Walk", node: ast.Name, scope: Scope) -> Value:
     value = scope.module.globals.get(node.id)
     if value is None:
         value = walk.make(node, name=node.id)
-        tell(value, node.id)
+        conditions.tell(value, node.id)
         if value.role or value.split:
             scope.module.globals[node.id] = value
     return value
-
-
-def tell(value: Value, name: str) -> None:
-    """Let a name say what a value is of which nothing else is known."""
-    if value.role or value.known or value.code is not None or value.items is not None or value.split:
-        return
-    role = role_of_name(name)
-    if value.taint and not (role in ("rank", "local_rank") and value.taint <= {RANK, LOCAL_RANK}):
-        return
-    if role:
-        value.role = role
-        value.taint = {"rank": frozenset({RANK}), "local_rank": frozenset({LOCAL_RANK})}.get(role, NOTHING)
-    elif IS_FIRST.match(name):
-        value.split, value.taint = "first", frozenset({RANK})
-    elif IS_LOCAL_FIRST.match(name):
-        value.split, value.taint = "first", frozenset({LOCAL_RANK})
-    elif IN_GROUP.match(name):
-        value.taint = frozenset({RANK})
-    elif IS_DISTRIBUTED.match(name):
-        value.split = "distributed"
 
 
 def _attribute(walk: "Walk", node: ast.Attribute, scope: Scope) -> Value:
@@ -130,7 +109,7 @@ def attribute(walk: "Walk", node: ast.AST, owner: Value, name: str) -> Value:
     if owner.role == "module" and owner.name:
         given = walk.make(node, name=canonical(f"{owner.name}.{name}"))
         if not owner.name.startswith("torch"):
-            tell(given, name)
+            conditions.tell(given, name)
         return given
     if owner.inner is not None:
         if (name == "module" and owner.role in WRAPPED) or (name == "_orig_mod" and owner.role == "compiled"):
@@ -144,7 +123,7 @@ def attribute(walk: "Walk", node: ast.AST, owner: Value, name: str) -> Value:
         value.taint |= owner.taint
     if owner.role in ("model", "layer"):
         value.role = "layer"
-    tell(value, name)
+    conditions.tell(value, name)
     if len(owner.attrs) < 500 and not (owner.role in SPREAD and owner.taint):
         owner.attrs[name] = value
     return value
@@ -180,7 +159,7 @@ def _subscript(walk: "Walk", node: ast.Subscript, scope: Scope) -> Value:
     if key.known and not taint:
         owner.attrs[f"[{key.const}]"] = value
         if isinstance(key.const, str):
-            tell(value, key.const)
+            conditions.tell(value, key.const)
     return value
 
 
@@ -241,20 +220,13 @@ def _unary(walk: "Walk", node: ast.UnaryOp, scope: Scope) -> Value:
 
 def _boolean(walk: "Walk", node: ast.BoolOp, scope: Scope) -> Value:
     values = [evaluate(walk, part, scope) for part in node.values]
-    conditions = [as_condition(value) for value in values]
-    split = (branches.conjunction if isinstance(node.op, ast.And) else branches.disjunction)(conditions)
+    tests = [conditions.as_condition(value) for value in values]
+    split = (branches.conjunction if isinstance(node.op, ast.And) else branches.disjunction)(tests)
     chosen = next((value for value in values if value.role), None)
     if chosen is not None and isinstance(node.op, ast.Or):  # sampler or SequentialSampler(dataset)
         return chosen
-    partly = any(value.partly or (not value.split and not value.known) for value in conditions)
+    partly = any(value.partly or (not value.split and not value.known) for value in tests)
     return walk.make(node, taint=spread(values), split=split, partly=partly and isinstance(node.op, ast.And))
-
-
-def as_condition(value: Value) -> Value:
-    """Read a rank as the condition that it is: `if rank:`, `rank and ...`."""
-    if value.role in ("rank", "local_rank") and not value.split:
-        return value.changed(split="others")
-    return value
 
 
 def _compare(walk: "Walk", node: ast.Compare, scope: Scope) -> Value:
@@ -266,59 +238,13 @@ def _compare(walk: "Walk", node: ast.Compare, scope: Scope) -> Value:
         return value
     right, operator = rights[0], type(node.ops[0])
     if right.role in ("rank", "local_rank") and left.role not in ("rank", "local_rank"):
-        left, right, operator = right, left, MIRRORED.get(operator, operator)
-    _split_by(value, left, right, operator)
+        left, right, operator = right, left, conditions.MIRRORED.get(operator, operator)
+    conditions.split_by(value, left, right, operator)
     if operator in (ast.In, ast.NotIn):
         value.taint &= left.taint  # which names a dictionary has, not what they stand for
     if operator in (ast.Is, ast.IsNot) and right.const is None:
         value.taint -= {DATA}  # whether there is a batch, not what is in it
     return value
-
-
-MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}
-ALONE = {
-    *((ast.Eq, -1), (ast.Is, None), (ast.Eq, None), (ast.Lt, 0)),
-}
-TOGETHER = {
-    *((ast.NotEq, -1), (ast.IsNot, None), (ast.NotEq, None), (ast.GtE, 0), (ast.Gt, -1)),
-}
-FIRST = {(ast.Eq, 0), (ast.LtE, 0), (ast.Lt, 1), (ast.Is, 0)}
-OTHERS = {(ast.NotEq, 0), (ast.Gt, 0), (ast.GtE, 1), (ast.IsNot, 0)}
-ONE_RANK = {(ast.Eq, 1), (ast.LtE, 1), (ast.Lt, 2)}
-MANY_RANKS = {(ast.NotEq, 1), (ast.Gt, 1), (ast.GtE, 2)}
-
-
-def _split_by(value: Value, left: Value, right: Value, operator: type[ast.cmpop]) -> None:
-    """Say which ranks a comparison is true on."""
-    const = right.const
-    pair = (operator, const) if isinstance(const, int | None) and right.known else None
-    if left.role in ("rank", "local_rank"):
-        if operator in (ast.In, ast.NotIn) and right.items is not None:
-            known = {item.const for item in right.items}
-            inside = "first" if known <= {0, -1} else "some"
-            value.split = inside if operator is ast.In else branches.negated(inside)
-        elif pair in ALONE:
-            value.split, value.taint = "alone", NOTHING
-        elif pair in TOGETHER:
-            value.split, value.taint = "distributed", NOTHING
-        elif pair in FIRST:
-            value.split = "first"
-        elif pair in OTHERS:
-            value.split = "others"
-        else:
-            value.split = "some" if right.known or right.role == "world_size" else "unsure"
-    elif left.role == "world_size" or left.name == "torch.cuda.device_count()":
-        value.split = "distributed" if pair in MANY_RANKS else "alone" if pair in ONE_RANK else ""
-        value.taint = NOTHING
-    elif right.name == "os.environ" and left.const in VARIABLES and operator in (ast.In, ast.NotIn):
-        value.split = "distributed" if operator is ast.In else "alone"
-    elif left.split in ("first", "others", "distributed", "alone") and const in (True, False, None, 0, 1):
-        same = (operator in (ast.Eq, ast.Is)) == (const in (True, 1) and const is not None)
-        value.split = left.split if same else branches.negated(left.split)
-    elif value.taint & {RANK, LOCAL_RANK}:
-        value.split = "unsure"
-    elif operator in (ast.IsNot, ast.NotEq) and const is None and left.role == "sampler":
-        value.split = "distributed"
 
 
 def _if_else(walk: "Walk", node: ast.IfExp, scope: Scope) -> Value:
@@ -353,10 +279,10 @@ def _comprehension(
     drawn: list[Value] = []
     for generator in node.generators:
         over = evaluate(walk, generator.iter, inner)
-        loader = drawn_from(over)
+        loader = binding.drawn_from(over)
         if loader is not None:
             drawn.append(loader)
-        bind(walk, generator.target, element(walk, generator.iter, over), inner)
+        binding.bind(walk, generator.target, binding.element(walk, generator.iter, over), inner)
         for test in generator.ifs:
             taint |= evaluate(walk, test, inner).taint
     parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
@@ -377,7 +303,7 @@ def _lambda(walk: "Walk", node: ast.Lambda, scope: Scope) -> Value:
 
 def _named(walk: "Walk", node: ast.NamedExpr, scope: Scope) -> Value:
     value = evaluate(walk, node.value, scope)
-    bind(walk, node.target, value, scope)
+    binding.bind(walk, node.target, value, scope)
     return value
 
 
@@ -425,134 +351,3 @@ EXPRESSIONS: dict[type[ast.expr], Any] = {
     ast.Yield: _yield,
     ast.Slice: _slice,
 }
-
-
-# Loops -----------------------------------------------------------------------------------------------------------
-
-
-def drawn_from(value: Value) -> Value | None:
-    """Return the loader that a loop over the value draws from: `enumerate(tqdm(loader))`."""
-    for _ in range(8):
-        if value.role == "loader":
-            return value
-        if value.role == "around" and value.inner is not None:
-            value = value.inner
-        else:
-            return (
-                next((item for item in value.items or () if item.role == "loader"), None)
-                if value.name == "zip"
-                else None
-            )
-    return None
-
-
-def element(walk: "Walk", node: ast.AST, over: Value) -> Value:
-    """Return what a loop gets from what it runs over."""
-    if over.role == "around" and over.inner is not None:
-        inner = element(walk, node, over.inner)
-        return walk.make(node, items=[walk.make(node), inner]) if over.name == "enumerate" else inner
-    if over.name == "zip" and over.items:
-        return walk.make(node, items=[element(walk, node, item) for item in over.items])
-    if over.role == "loader":
-        return walk.make(node, "batch", taint=frozenset({DATA}) if differs(over) else NOTHING, inner=over)
-    if over.role in ("parameters", "named_parameters"):
-        parameter = walk.make(node, "parameter", inner=over.inner, owner=over)
-        return walk.make(node, items=[walk.make(node), parameter]) if over.role == "named_parameters" else parameter
-    if over.role == "generator" and over.items:
-        return over.items[0]
-    if over.role in ("layers", "layer", "model") or over.is_a("model", *WRAPPED):
-        return walk.make(node, "layer", owner=over)
-    if over.role == "dict":
-        return walk.make(node)
-    if over.items:
-        joined = _one_of(walk, node, over.items)
-        assert joined is not None
-        return joined
-    return walk.make(node, taint=over.taint, owner=over)
-
-
-def _one_of(walk: "Walk", node: ast.AST, items: list[Value]) -> Value | None:
-    """Return what may be any of some values; of tuples of one length, part by part."""
-    lengths = {len(item.items) if item.items is not None else None for item in items}
-    if len(lengths) == 1 and None not in lengths and len(items) > 1:
-        columns = zip(*(item.items or [] for item in items), strict=True)
-        parts = [branches.join_all(walk, list(reversed(column))) or walk.make(node) for column in columns]
-        return walk.make(node, items=parts, taint=spread(items))
-    return branches.join_all(walk, list(reversed(items)))
-
-
-def differs(loader: Value) -> bool:
-    """Say whether a loader surely gives ranks different batches."""
-    sampler = loader.argument("sampler") or loader.argument("batch_sampler")
-    if sampler is not None and sampler.is_a("sampler"):
-        return True
-    shuffle = loader.argument("shuffle")
-    return "prepared" in loader.attrs or (shuffle is not None and shuffle.const is True)
-
-
-# Binding ---------------------------------------------------------------------------------------------------------
-
-
-def bind(walk: "Walk", target: ast.AST, value: Value, scope: Scope) -> None:
-    """Assign to a name, an attribute, an item or several of them."""
-    if isinstance(target, ast.Name):
-        _bind_name(walk, target.id, value, scope)
-    elif isinstance(target, ast.Attribute):
-        owner = evaluate(walk, target.value, scope)
-        walk.emit("assign", target.attr, target, value, receiver=owner)
-        tell(value, target.attr)
-        if value.role == "model" and owner.role in ("model", "lightning_module") and value.owner is None:
-            value.owner = owner  # a layer of a model
-        _store(walk, owner, target.attr, value, scope)
-    elif isinstance(target, ast.Subscript):
-        _bind_item(walk, target, value, scope)
-    elif isinstance(target, ast.Tuple | ast.List):
-        starred = any(isinstance(part, ast.Starred) for part in target.elts)
-        same = value.items is not None and len(value.items) == len(target.elts) and not starred
-        for index, part in enumerate(target.elts):
-            given = value.items[index] if same and value.items else None
-            bind(walk, part, given or walk.make(target, taint=value.taint, inner=value.inner, owner=value), scope)
-    elif isinstance(target, ast.Starred):
-        bind(walk, target.value, value, scope)
-
-
-def _bind_name(walk: "Walk", name: str, value: Value, scope: Scope) -> None:
-    tell(value, name)
-    if name in scope.globals_used:
-        outer = scope.outer
-        while outer is not None and name not in outer.names:
-            outer = outer.outer
-        names = outer.names if outer is not None else scope.module.globals
-        names[name] = branches.either(walk, names[name], value) if name in names else value
-        return
-    scope.names[name] = value
-
-
-def _store(walk: "Walk", owner: Value, name: str, value: Value, scope: Scope) -> None:
-    """Set an attribute or an item; under a condition it may keep what it was."""
-    before = owner.attrs.get(name)
-    guards = walk.guards[scope.guards :]
-    for guard in guards:
-        if guard.handler or guard.split in ("distributed", "alone") or guard.rest:
-            continue
-        value = branches.joined(walk, [{"": value}, {"": before or value}], guard.value, {})[""]
-        if guard.value.taint and before is None:
-            value = branches._marked(value, branches.reason(guard.value, guard.split), guard.split)
-    if before is not None and any(guard.split == "alone" for guard in guards):
-        value = branches.either(walk, value, before)
-    owner.attrs[name] = value
-
-
-def _bind_item(walk: "Walk", target: ast.Subscript, value: Value, scope: Scope) -> None:
-    owner, key = evaluate(walk, target.value, scope), evaluate(walk, target.slice, scope)
-    name = f"{owner.name}.{key.const}" if owner.name == "os.environ" and key.known else "[]"
-    walk.emit("assign", name, target, value, receiver=owner, args=(key,))
-    if owner.role in WRAPPED or owner.role == "model":
-        return
-    if key.known and owner.name != "os.environ":
-        _store(walk, owner, f"[{key.const}]", value, scope)
-    owner.taint |= value.taint - {REDUCED}
-
-
-def read(walk: "Walk", target: ast.AST, scope: Scope) -> Value:
-    return evaluate(walk, target if isinstance(target, ast.expr) else None, scope)

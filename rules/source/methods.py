@@ -1,17 +1,16 @@
-"""What built-in functions, functions of libraries and methods of known objects return and change."""
+"""What methods of known objects return."""
 
 import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from advisor.rules.source import expressions
-from advisor.rules.source.value import DATA, LONE, NOTHING, REDUCED, UNKNOWN, WRAPPED, Class, Function, Given, Value
+from advisor.rules.source.value import NOTHING, REDUCED, WRAPPED, Class, Function, Given, Value
 
 if TYPE_CHECKING:
     from advisor.rules.source.walk import Walk
 
 Maker = Callable[["Walk", ast.AST, tuple[Value, ...], dict[str, Value]], Value]
-STEPS = 250_000  # expressions that are looked at; after that, calls are no longer followed
 
 # Methods of models and tensors that return the object itself.
 SAME_OBJECT = frozenset(
@@ -97,210 +96,6 @@ def holds(role: str, args: tuple[Value, ...], words: dict[str, Value]) -> Value 
     if inner is not None and role in (*WRAPPED, "compiled") and not inner.role and inner.code is None:
         inner.role = "model"
     return inner if role in (*WRAPPED, "compiled", *words_of) else None
-
-
-# Built-in functions ----------------------------------------------------------------------------------------------
-
-
-def _computed(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    if len(args) == 1 and (args[0].role in ("rank", "local_rank", "world_size") or args[0].split):
-        return args[0]
-    if len(args) == 1 and args[0].items is not None:
-        return walk.make(node, taint=args[0].taint, items=args[0].items, role=args[0].role)
-    const = args[0].const if len(args) == 1 else UNKNOWN
-    return walk.make(node, taint=expressions.spread([*args, *words.values()]), const=const)
-
-
-def _around(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    inner = args[0] if args else words.get("iterable")
-    return walk.make(node, "around", inner=inner, taint=inner.taint if inner else NOTHING, args=args, words=words)
-
-
-def _enumerate(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    value = _around(walk, node, args, words)
-    value.name = "enumerate"
-    return value
-
-
-def _zip(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    return walk.make(node, name="zip", items=list(args))
-
-
-def _next(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    if not args:
-        return walk.make(node)
-    loader = expressions.drawn_from(args[0])
-    drawn = expressions.element(walk, node, args[0])
-    if loader is not None:
-        walk.emit("draw", "next", node, drawn, receiver=loader)
-    return drawn
-
-
-def _filter(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    return args[1] if len(args) > 1 else walk.make(node)
-
-
-def _length(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    return walk.make(node)
-
-
-def _getattr(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    if len(args) > 1 and isinstance(args[1].const, str):
-        return expressions.attribute(walk, node, args[0], args[1].const)
-    return walk.make(node)
-
-
-def _setattr(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    if len(args) > 2 and isinstance(args[1].const, str):
-        args[0].attrs[args[1].const] = args[2]
-        walk.emit("assign", args[1].const, node, args[2], receiver=args[0])
-    return walk.make(node)
-
-
-BUILTINS: dict[str, Maker] = {
-    **dict.fromkeys(
-        ("int", "float", "bool", "str", "abs", "round", "min", "max", "sum", "any", "all", "list", "tuple"), _computed
-    ),
-    **dict.fromkeys(("iter", "reversed", "tqdm.tqdm", "itertools.islice", "itertools.cycle", "tqdm"), _around),
-    **dict.fromkeys(("rich.progress.track", "accelerate.skip_first_batches", "sorted"), _around),
-    "enumerate": _enumerate,
-    "zip": _zip,
-    "next": _next,
-    "filter": _filter,
-    "len": _length,
-    "getattr": _getattr,
-    "setattr": _setattr,
-}
-
-
-# Functions of libraries --------------------------------------------------------------------------------------------
-
-
-def _clean(value: Value | None) -> None:
-    """Mark that a collective has made a value the same on all ranks."""
-    if value is None:
-        return
-    value.taint, value.split = frozenset({REDUCED}), ""
-    if value.owner is not None and value.node is not None and value.role == "" and value.owner.role == "dict":
-        value.owner.taint = frozenset({REDUCED})
-    value.attrs = {}
-    for item in value.items or ():
-        if not item.role:
-            item.taint, item.split = frozenset({REDUCED}), ""
-    value.items = None if value.items is None else [Value(taint=frozenset({REDUCED})) for _ in value.items]
-
-
-def _shared(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    """A collective that leaves its first argument equal on all ranks."""
-    target = args[0] if args else next(iter(words.values()), None)
-    _clean(target)
-    return walk.make(node, taint=frozenset({REDUCED}))
-
-
-def _lone(position: int, word: str) -> Maker:
-    """A collective whose result one rank alone has."""
-
-    def make(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-        target = words.get(word) or (args[position] if len(args) > position else None)
-        if target is not None:
-            target.taint = frozenset({LONE})
-        return walk.make(node)
-
-    return make
-
-
-def _scattered(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    if args:
-        args[0].taint = frozenset({DATA})
-    return walk.make(node)
-
-
-def _fully_shard(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    target = words.get("module") or (args[0] if args else None)
-    if target is None:
-        return walk.make(node)
-    if target.role in ("model", "", "lightning_module"):
-        target.role = "fsdp2"
-    return target
-
-
-def _replicate(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    return walk.make(node, "ddp", inner=args[0] if args else None, args=args, words=words)
-
-
-def _convert(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    return args[0] if args else walk.make(node, "model")
-
-
-def _environment(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    name = args[0].const if args else None
-    return expressions.variable(walk, node, name) if isinstance(name, str) else walk.make(node)
-
-
-def _distributed(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    return walk.make(node, split="distributed")
-
-
-def _tensor(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    return walk.make(node, "tensor", taint=expressions.spread(args), args=args, words=words)
-
-
-def _update_environment(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    given = {name.strip("[]"): value for name, value in args[0].attrs.items()} if args else {}
-    for name, value in (given | words).items():
-        walk.emit("assign", f"os.environ.{name}", node, value)
-    return walk.make(node)
-
-
-def _split_dataset(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    parts = [walk.make(node, "dataset", inner=args[0] if args else None) for _ in range(4)]
-    return walk.make(node, items=parts)
-
-
-def _engine(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    engine = walk.make(node, "engine", inner=words.get("model"), args=args, words=words)
-    loader = walk.make(node, "loader", attrs={"prepared": engine})
-    return walk.make(node, items=[engine, walk.make(node, "optimizer"), loader, walk.make(node, "scheduler")])
-
-
-def _subset(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
-    taint = expressions.spread([*args, *words.values()])
-    return walk.make(node, "dataset", inner=args[0] if args else None, args=args, words=words, taint=taint)
-
-
-FUNCTIONS: dict[str, Maker] = {
-    **{
-        f"torch.distributed.{name}": _shared
-        for name in (
-            *("all_reduce", "broadcast", "broadcast_object_list", "all_gather", "all_gather_object"),
-            *("all_gather_into_tensor", "all_reduce_coalesced", "nn.all_reduce", "nn.functional.all_reduce"),
-        )
-    },
-    "torch.distributed.reduce": _lone(0, "tensor"),
-    "torch.distributed.gather": _lone(1, "gather_list"),
-    "torch.distributed.gather_object": _lone(1, "object_gather_list"),
-    "torch.distributed.scatter": _scattered,
-    "torch.distributed.scatter_object_list": _scattered,
-    "torch.distributed.is_initialized": _distributed,
-    "torch.distributed.is_available": _distributed,
-    "torch.distributed.is_torchelastic_launched": _distributed,
-    "torch.distributed.fsdp.fully_shard": _fully_shard,
-    "torch.distributed._composable.replicate": _replicate,
-    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _convert,
-    "os.environ.get": _environment,
-    "os.environ.pop": _environment,
-    "os.environ.update": _update_environment,
-    "torch.tensor": _tensor,
-    "torch.as_tensor": _tensor,
-    "torch.stack": _tensor,
-    "torch.cat": _tensor,
-    "torch.utils.data.random_split": _split_dataset,
-    "torch.utils.data.Subset": _subset,
-    "deepspeed.initialize": _engine,
-}
-
-
-# Methods -----------------------------------------------------------------------------------------------------------
 
 
 def _prepare(walk: "Walk", node: ast.AST, args: tuple[Value, ...], words: dict[str, Value]) -> Value:
