@@ -53,6 +53,11 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help=f"time for short trials that choose the plan, before the run (default: {BUDGET:.0f}s)",
     )
     parser.add_argument("--no-calibrate", action="store_true", help="run no trials: all GPUs, DDP as the script has it")
+    parser.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="run a script for one process on all GPUs without the proof that its first steps are the same",
+    )
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="folder of the run (default: advisor-runs/...)")
     parser.add_argument(
         "--hang-timeout",
@@ -114,6 +119,7 @@ def run(args: argparse.Namespace) -> Answer:
         hang_timeout=executor.HANG_TIMEOUT if args.hang_timeout is None else args.hang_timeout,
         findings=findings,
         choose=choose,
+        unchecked=args.unchecked,
     )
 
     def report() -> "RenderableType":

@@ -1,0 +1,52 @@
+"""What a plain script reads from tensors into numbers, made equal on all ranks, so that all take the same decisions.
+
+Inside a training step `loss.item()` is the mean over the ranks' slices, by their sizes; whole numbers, truth values and
+what is read outside of a step are rank 0's.
+"""
+
+import functools
+import sys
+import zlib
+from typing import Any
+
+from advisor.executor.in_process.plain_share import Ranks
+
+NAMES = ("item", "__float__", "__int__", "__bool__")
+LIBRARY, SCHEDULERS = "torch.", "torch.optim.lr_scheduler"
+APART = (
+    "the ranks of this plain script have come to different places (rank 0 read a number at line {first}, this rank at "
+    "line {mine}): a decision of the script depends on what differs between ranks, such as time or its own slice"
+)
+
+
+def steer(ranks: Ranks, tensor: Any) -> None:
+    """Change how numbers are read from torch.Tensor."""
+    for name in NAMES:
+        setattr(tensor, name, _read(ranks, getattr(tensor, name)))
+
+
+def _read(ranks: Ranks, read: Any) -> Any:
+    @functools.wraps(read)
+    def shared(tensor: Any) -> Any:
+        value = read(tensor)
+        if not ranks.active or ranks.ranks == 1 or isinstance(value, complex):
+            return value
+        caller = sys._getframe(1)
+        module = str(caller.f_globals.get("__name__", ""))
+        if module.startswith((LIBRARY, "advisor.executor.")) and module != SCHEDULERS:
+            return value
+        return agreed(ranks, value, zlib.crc32(caller.f_code.co_filename.encode()), caller.f_lineno)
+
+    return shared
+
+
+def agreed(ranks: Ranks, value: Any, file: int, line: int) -> Any:
+    """Return one number for all ranks."""
+    everyone = ranks.gather([float(value), ranks.weight(), file, line])
+    if any(one[2:] != everyone[0][2:] for one in everyone):
+        raise RuntimeError(APART.format(first=int(everyone[0][3]), mine=line))
+    if all(one[0] == everyone[0][0] for one in everyone):
+        return value
+    if isinstance(value, float) and ranks.share is not None:
+        return sum(number * weight for number, weight, *_ in everyone if weight)
+    return type(value)(everyone[0][0])
