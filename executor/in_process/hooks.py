@@ -46,6 +46,7 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
     """Name the modules of torch that the plan changes, and how."""
     with importing_ours():
         from advisor.executor.in_process import (
+            alike,
             blocks,
             ddp,
             fsdp,
@@ -99,6 +100,10 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
         static = static_graph.StaticGraph(recorder.note)
         yield "torch.optim.optimizer", static.steer_optimizers
         yield "torch.nn.parallel.distributed", static.steer_ddp
+    same = alike.Alike(failing_open)
+    finish.append(same.watch)
+    yield "torch.optim.optimizer", same.steer_optimizers
+    yield "torch.utils.data.dataloader", same.steer_loaders
     finish.insert(0, functools.partial(observe, recorder, asked))
     yield "torch.nn.parallel.distributed", functools.partial(steer_ddp, plan, recorder.note, prepare, finish)
 
