@@ -2,8 +2,9 @@
 
     python benchmarks/plain.py fixtures/scripts/plain [--only NAME] [--ranks 2,4] [--page docs/plain-scripts.md]
 
-First the proof that `advisor apply` makes before a run, then whole runs, whose random numbers inside a step are matched
-with those of one process, as in the proof: else dropout alone would make them differ. All processes are on the CPU.
+First the proof that `advisor apply` makes before a run, then whole runs, without dropout and with other random numbers
+inside a step matched with those of one process, as in the proof: else chance alone would make them differ. All
+processes are on the CPU.
 """
 
 import argparse
@@ -36,6 +37,7 @@ RANK = Path(__file__).with_name("plain_rank.py")
 SECONDS = 300.0  # of one whole run
 EQUAL = 1e-3  # relative difference of a weight or a printed number that counts as equal, after a whole training,
 BY_ROUNDING = 10.0  # or so many times the one between two runs of one process whose first weights are a rounding apart
+HEAD = "| script | outcome | proof | weights: 2, 4 ranks, rounding | printed: 2, 4 ranks, rounding; or why not |"
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
 
 
@@ -123,8 +125,10 @@ def judge(script: Path, ranks: Sequence[int], forks: Forks, folder: Path) -> Row
         row.refused = str(error)
         return row
     try:
-        alone = forks.run(folder / "1", [str(script)], 1, {})
-        nudged = forks.run(folder / "nudged", [str(script)], 1, {"PLAIN_NUDGE": str(rounding(script))})
+        alone = forks.run(folder / "1", [str(script)], 1, {"PLAIN_ALONE": "1"})
+        nudged = forks.run(
+            folder / "nudged", [str(script)], 1, {"PLAIN_ALONE": "1", "PLAIN_NUDGE": str(rounding(script))}
+        )
         row.rounding = compared(folder / "1" / "work", folder / "nudged" / "work", alone, nudged)
         for count in ranks:
             place = folder / str(count)
@@ -189,9 +193,18 @@ def numbers(one: str, other: str) -> float:
     )
 
 
+def paged(page: Path, rows: Sequence[Row]) -> None:
+    """Put the rows in the place of the table of a page."""
+    lines = page.read_text().splitlines()
+    head = lines.index(HEAD)
+    end = next(i for i, line in enumerate([*lines[head:], ""], head) if not line.startswith("|"))
+    table = ["| " + " | ".join(cell.replace("|", "/") for cell in shown(row)) + " |" for row in rows]
+    page.write_text("\n".join([*lines[: head + 2], *table, *lines[end:]]) + "\n")
+
+
 def shown(row: Row) -> tuple[str, ...]:
     if row.refused is not None:
-        return (row.script, "refused", "", "", row.refused)
+        return (row.script, "refused", "", "", re.sub(r"/\S*/", "", row.refused))
     if row.proof is None or row.failed is not None:
         return (row.script, "failed", "", "", row.failed or "")
     proof = f"{row.proof.largest:.0e}" + (", sums" if row.proof.loss == "sum" else "")
@@ -218,6 +231,8 @@ def main() -> int:
             rows.append(judge(path.absolute(), ranks, forks, Path(folder) / path.stem))
             print(" | ".join(shown(rows[-1])), f"({time.monotonic() - started:.0f} s)", flush=True)
     forks.close()
+    if args.page is not None:
+        paged(args.page, rows)
     equal, refused = sum(row.equal for row in rows), sum(row.refused is not None for row in rows)
     print(json.dumps({"scripts": len(rows), "equal": equal, "refused": refused, "wrong": len(rows) - equal - refused}))
     return 0

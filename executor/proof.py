@@ -10,7 +10,7 @@ from advisor.rules.machine import Value
 # Relative, in the first step: sums in another order, a hundred roundings. Adam makes of a small difference in a small
 # gradient one of a whole step, so later steps may differ more.
 FIRST = {"float64": 1e-9, "float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
-LATER, MOST = 10.0, 3  # times as much for each step, up to the third
+LATER, MOST = 10.0, 2  # times as much for each step, up to the third
 SMALL_LOSS, SMALL_NORM = 1e-2, 1e-6  # differences of smaller ones count as if they were so large
 
 

@@ -1,7 +1,7 @@
 """Before a plain script is run on several ranks: its first steps there against the same steps in one process.
 
-Both are trials, with the same data and the same random numbers; nothing of the user's is written. Mixed precision and
-compilation are off in both, so that small differences tell.
+Both are trials, with the same data and the same random numbers; nothing of the user's is written. Dropout, mixed
+precision and compilation are off in both, so that small differences tell.
 """
 
 from collections.abc import Callable, Sequence

@@ -40,6 +40,7 @@ def acts(
         yield from shadow.acts()
     if ranks.matched:
         yield "torch.utils.data._utils.fetch", loaders.steer_fetch
+        yield "torch.nn.functional", plain_proof.without_dropout
         yield "torch.utils.data.dataloader", plain_proof.one_process_loads
         if ranks.ranks > 1:
             yield "torch.optim.optimizer", lambda _: plain_random.match(ranks)

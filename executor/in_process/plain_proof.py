@@ -46,6 +46,26 @@ def without_autocast(autocast_mode: Any) -> None:
     kind.__init__ = init
 
 
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+
+def without_dropout(functional: Any) -> None:
+    """Drop nothing: slices of texts are padded less than the whole batch, so what is dropped could not be matched."""
+    attend = functional.scaled_dot_product_attention
+
+    def same(input: Any, *_: Any, **__: Any) -> Any:
+        return input
+
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **kwargs: Any
+    ) -> Any:
+        return attend(query, key, value, attn_mask, 0.0, **kwargs)
+
+    for name in DROPOUTS:
+        setattr(functional, name, same)
+    functional.scaled_dot_product_attention = attention
+
+
 def without_compilation(config: Any) -> None:
     config.disable = True
 

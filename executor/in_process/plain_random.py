@@ -92,13 +92,10 @@ def match(ranks: Ranks) -> None:
     Slow, so only in trials. A tensor belongs to the batch where one of its dims is as long as the slice, or the first a
     multiple of it; where that is a mistake, the comparison with one process shows it.
     """
-    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    aten = torch.ops.aten
-    dropouts = (aten.native_dropout.default,)
     in_place = ("bernoulli_", "normal_", "uniform_", "random_", "exponential_", "geometric_", "log_normal_", "cauchy_")
-    like = ("rand_like", "randn_like", "randint_like", "bernoulli")
+    like = ("rand_like", "randn_like", "randint_like")
     sized = ("rand", "randn", "randint", "normal")
 
     def whole(shape: Any) -> tuple[list[int], int, int, int] | None:
@@ -127,14 +124,7 @@ def match(ranks: Ranks) -> None:
         if found is None:
             return func(*args, **kwargs)
         shape, dim, start, length = found
-        if name == "bernoulli":
-            return torch.rand(shape).narrow(dim, start, length).to(args[0].device) < args[0]
-        large = args[0].new_empty(shape) if name not in ("native_dropout",) else args[0].new_ones(shape)
-        out = func(large, *args[1:], **kwargs)
-        if func in dropouts:
-            kept = out[1].narrow(dim, start, length)
-            return args[0] * out[0].narrow(dim, start, length), kept.clone()
-        part = out.narrow(dim, start, length)
+        part = func(args[0].new_empty(shape), *args[1:], **kwargs).narrow(dim, start, length)
         return args[0].copy_(part) if name in in_place else part.clone()
 
     mode: Any = TorchDispatchMode
@@ -142,7 +132,7 @@ def match(ranks: Ranks) -> None:
     class Matched(mode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func._schema.name.removeprefix("aten::")
-            random_op = name in in_place or name in like or name in sized or func in dropouts
+            random_op = name in in_place or name in like or name in sized
             own = (kwargs or {}).get("generator") is not None
             if not random_op or own or ranks.share is None:
                 return func(*args, **(kwargs or {}))

@@ -1,7 +1,7 @@
 """What a plain script reads from tensors into numbers, made equal on all ranks, so that all take the same decisions.
 
-Inside a training step `loss.item()` is the mean over the ranks' slices, by their sizes; whole numbers, truth values and
-what is read outside of a step are rank 0's.
+Inside a training step the number of a tensor that requires a gradient, such as a loss, is the mean over the slices of
+all ranks. Every other one is rank 0's: a mean of counts, or of random numbers, would be something else.
 """
 
 import functools
@@ -35,18 +35,19 @@ def _read(ranks: Ranks, read: Any) -> Any:
         module = str(caller.f_globals.get("__name__", ""))
         if module.startswith((LIBRARY, "advisor.executor.")) and module != SCHEDULERS:
             return value
-        return agreed(ranks, value, zlib.crc32(caller.f_code.co_filename.encode()), caller.f_lineno)
+        place = zlib.crc32(caller.f_code.co_filename.encode()), caller.f_lineno
+        return agreed(ranks, value, tensor.requires_grad, place)
 
     return shared
 
 
-def agreed(ranks: Ranks, value: Any, file: int, line: int) -> Any:
-    """Return one number for all ranks."""
-    everyone = ranks.gather([float(value), ranks.weight(), file, line])
+def agreed(ranks: Ranks, value: Any, is_loss: bool, place: tuple[int, int]) -> Any:
+    """Return one number for all ranks; `place`, file and line, is where they must all be."""
+    everyone = ranks.gather([float(value), ranks.weight(), *place])
     if any(one[2:] != everyone[0][2:] for one in everyone):
-        raise RuntimeError(APART.format(first=int(everyone[0][3]), mine=line))
+        raise RuntimeError(APART.format(first=int(everyone[0][3]), mine=place[1]))
     if all(one[0] == everyone[0][0] for one in everyone):
         return value
-    if isinstance(value, float) and ranks.share is not None:
-        return sum(number * weight for number, weight, *_ in everyone if weight)
+    if is_loss and isinstance(value, float) and ranks.share is not None:
+        return sum(number * (1 if ranks.sums else weight) for number, weight, *_ in everyone if weight)
     return type(value)(everyone[0][0])

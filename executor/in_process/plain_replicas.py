@@ -24,8 +24,8 @@ UNLIKE = (
     "or python's global generator, or from one with a fixed seed; or train on one GPU: --gpus 1"
 )
 DRIFT = (
-    "the parameters differ between ranks after step {step}: the script changes them, or their gradients, by more than "
-    "backward() and optimizer.step(); train on one GPU: --gpus 1"
+    "parameters or buffers differ between ranks after step {step}: the script changes them, or gradients, by more than "
+    "backward() and optimizer.step(), such as noise of its own or statistics of a slice; train on one GPU: --gpus 1"
 )
 SPARSE = "sparse gradients are not averaged between ranks: leave sparse=True out, or train on one GPU: --gpus 1"
 LBFGS = "LBFGS decides by losses that each rank has of its own slice: use another optimizer, or --gpus 1"
@@ -38,7 +38,7 @@ class Replicas:
         self._bucket = BUCKET if bucket_mb is None else int(bucket_mb * 2**20)
         self._families: list[list[weakref.ref[Any]]] = []  # the parameters of each model
         self._known: set[int] = set()
-        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._roots: list[weakref.ref[Any]] = []
         self._marks: list[float] = []  # of the batches since the last backward pass
         self._backwards = self._steps = 0
         self._hidden: dict[int, Any] = {}  # losses, by the ids of their scaled ones
@@ -48,7 +48,7 @@ class Replicas:
 
     def training(self) -> bool:
         """Say whether a model is in training mode, and known by its optimizer."""
-        return any(root.training for root in self._roots)
+        return any(root.training for ref in self._roots if (root := ref()) is not None)
 
     def expect(self, mark: float) -> None:
         """Take the mark of a batch that all ranks must have drawn."""
@@ -94,7 +94,7 @@ class Replicas:
             if family:
                 self._families.append([weakref.ref(parameter) for parameter in family])
             if root is not None:
-                self._roots.add(root)
+                self._roots.append(weakref.ref(root))
                 self._observe(root)
 
     def steer_autograd(self, autograd: Any) -> None:
@@ -245,13 +245,14 @@ class Replicas:
         return mean
 
     def compare(self) -> None:
-        """Stop on every rank where parameters differ between ranks."""
+        """Stop on every rank where parameters or buffers differ between ranks."""
         import torch
 
         if self._ranks.ranks == 1 or not self._ranks.begun:
             return
         with torch.no_grad():
             alive = [one for family in self._families for ref in family if (one := ref()) is not None]
+            alive += [one for ref in self._roots if (root := ref()) is not None for one in root.buffers()]
             sums = [one.detach().double().sum() for one in alive]
             check = float(torch.stack([one.cpu() for one in sums]).sum()) if sums else 0.0
         everyone = self._ranks.gather([check, float(len(alive))])
