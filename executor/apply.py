@@ -17,6 +17,8 @@ from advisor.executor.launch import Launch, plan_launch, sees_one_gpu
 from advisor.executor.leftovers import leftovers, mark_alive, unmark_alive
 from advisor.executor.observe import observed_of
 from advisor.executor.process import run
+from advisor.executor.proof import Proof, in_words
+from advisor.executor.prove import prove
 from advisor.executor.records import read_ranks
 from advisor.executor.refuse import refuse
 from advisor.executor.script import ScriptFacts, read_script
@@ -52,9 +54,11 @@ def apply(
     hang_timeout: float = HANG_TIMEOUT,
     findings: Sequence[Finding] = (),
     choose: Callable[[Plan, Path], Calibrated] | None = None,
+    unchecked: bool = False,
 ) -> report.Run:
     """Run `script`, spelt as the user typed it, and return what was measured, also written to report.json.
 
+    A plain script is compared with one process first, unless it is to run `unchecked`.
     `choose` makes another plan of `plan` by trials whose records it puts into the folder given to it.
     `findings` on machine and plan are said before it starts and stored; whether to start is the caller's decision.
     Rank 0 writes to our own streams; what torchrun itself says is kept in logs/torchrun.err. Raises AdvisorError if the
@@ -75,11 +79,14 @@ def apply(
         where = f"{facts.first_gpu.file}, line {facts.first_gpu.line}"
         say(f"each rank sees its own GPU alone, as cuda:0, since the script takes the first GPU ({where})")
     folder.create()
-    calibrated = None
+    proof, calibrated = None, None
+    if facts.kind == "plain" and plan.ranks > 1 and not unchecked:
+        proof = _proved(plan, facts, arguments, folder, machine)
     if choose is not None:
         calibrated = _calibrated(choose, plan, folder)
         plan, predicted = as_it_will_run(calibrated.plan, facts), calibrated.predicted or predicted
-    launch = plan_launch(plan, script, arguments, folder, machine=machine, facts=facts)
+    loss = "mean" if proof is None else proof.loss
+    launch = plan_launch(plan, script, arguments, folder, machine=machine, facts=facts, loss=loss)
     _begin(folder, plan)
     clock = time.monotonic()
     ended = run(launch, folder, plan.launcher.nproc_per_node, hang_timeout)
@@ -114,6 +121,8 @@ def apply(
         became=report.became(records),
         findings=tuple(findings),
         calibrated=calibrated,
+        proof=proof,
+        losses=report.losses(records),
         unknown=(*report.unknowns(ranks, records), *map(_cut, ended.cut_logs.items())),
     )
     try:
@@ -121,6 +130,19 @@ def apply(
     except OSError as error:  # what was measured is still shown
         say(f"can't write {folder.report}: {error.strerror}")
     return result
+
+
+def _proved(
+    plan: Plan, facts: ScriptFacts, arguments: Sequence[str], folder: RunFolder, machine: Machine | None
+) -> Proof:
+    """Compare a plain script on all ranks with one process."""
+
+    def launch(tried: Plan, place: RunFolder) -> Launch:
+        return plan_launch(tried, facts.path, arguments, place, machine=machine, facts=facts)
+
+    proof = prove(plan, facts.path, arguments, folder.path / "proof", launch)
+    say(in_words(proof, plan.ranks))
+    return proof
 
 
 def _calibrated(choose: Callable[[Plan, Path], Calibrated], plan: Plan, folder: RunFolder) -> Calibrated:

@@ -1,7 +1,9 @@
 """From a plan to the exact command and environment. Nothing is started here: `--dry-run` prints what this returns."""
 
+import json
 import os
 import re
+import secrets
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -44,6 +46,7 @@ def plan_launch(
     *,
     machine: Machine | None = None,
     facts: ScriptFacts | None = None,
+    loss: str = "mean",
     environ: Mapping[str, str] = os.environ,
 ) -> Launch:
     """Build the torchrun command for a plan on one host.
@@ -51,6 +54,7 @@ def plan_launch(
     `-P` keeps the user's folder off torchrun's own import path, `--` the script's options out of its parser, which
     would refuse `--log` as short for several of its own. A variable of the plan wins over the user's: it is
     there for a reason that holds on this machine. OMP_NUM_THREADS is the user's where it is set, as with torchrun.
+    `loss` says of a plain script whether its losses are means or sums over samples.
     """
     launcher = plan.launcher
     options = ["--standalone", f"--nproc-per-node={launcher.nproc_per_node}", "--local-addr=127.0.0.1"]
@@ -63,6 +67,8 @@ def plan_launch(
         plan.gpus, plan.launcher.device, machine
     )
     environment |= library_environment(plan, "unknown" if facts is None else facts.kind)
+    if facts is not None and facts.kind == "plain" and plan.ranks > 1:
+        environment |= plain_environment(environ, loss=loss)
     if launcher.threads_per_rank is not None and "OMP_NUM_THREADS" not in environ:
         environment["OMP_NUM_THREADS"] = str(launcher.threads_per_rank)
     if "NCCL_DEBUG" in plan.env and "NCCL_DEBUG_FILE" not in environ:
@@ -75,9 +81,21 @@ def plan_launch(
     )
 
 
+def plain_environment(environ: Mapping[str, str] = os.environ, **given: object) -> dict[str, str]:
+    """Return what has the ranks of a plain script train together; `given` adds to how.
+
+    All draw the same random numbers, anew in each run, unless the script sets a seed. Sets of words, too, must have one
+    order: a script may number a vocabulary by it.
+    """
+    seed = secrets.randbelow(2**32)
+    hashes = {} if "PYTHONHASHSEED" in environ else {"PYTHONHASHSEED": str(seed)}
+    return {"ADVISOR_PLAIN": json.dumps({"seed": seed, **given})} | hashes
+
+
 def sees_one_gpu(plan: Plan, facts: ScriptFacts) -> bool:
     """Say whether each rank is shown its own GPU alone, as cuda:0: the script would put all ranks on the first."""
-    return facts.first_gpu is not None and plan.launcher.device == "cuda" and plan.ranks > 1
+    takes_first = facts.first_gpu is not None or facts.kind == "plain"
+    return takes_first and plan.launcher.device == "cuda" and plan.ranks > 1
 
 
 def visible_devices(gpus: Sequence[str], device: Literal["cuda", "cpu"], machine: Machine | None) -> dict[str, str]:

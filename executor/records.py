@@ -63,6 +63,22 @@ class Memory(Row, frozen=True, kw_only=True, tag="memory"):
     device_used: int | None = None
 
 
+class ProofStep(Row, frozen=True, kw_only=True, tag="proof"):
+    """One optimizer step of a plain script in a trial: the losses of its backward passes, the gradients' norm."""
+
+    losses: tuple[float, ...]
+    norm: float
+    dtypes: tuple[str, ...]  # of gradients
+    where: str  # the script's line of the last backward pass
+
+
+class Loss(Row, frozen=True, kw_only=True, tag="loss"):
+    """The loss of a plain script over all ranks, in its backward passes 1, 2, 4, 8, ..."""
+
+    backward: int
+    loss: float
+
+
 class Refused(Row, frozen=True, kw_only=True, tag="refused"):
     """What a trial would have written to, though it was there before."""
 
@@ -90,6 +106,8 @@ class RankRecord(Value, frozen=True, kw_only=True):
     ddp: tuple[Ddp, ...] = ()
     libraries: tuple[Library, ...] = ()
     model: Model | None = None
+    proof: tuple[ProofStep, ...] = ()
+    losses: tuple[Loss, ...] = ()
     refused: tuple[str, ...] = ()  # paths, in a trial
     failed: Failed | None = None
     exit_code: int | None = None  # None: ended by a signal, by os._exit or not at all
@@ -97,7 +115,9 @@ class RankRecord(Value, frozen=True, kw_only=True):
 
 LONGEST_END = 200  # bytes of an End
 
-_decoder = msgspec.json.Decoder(Start | Ddp | Library | Model | Steps | Memory | Refused | Failed | End)
+_decoder = msgspec.json.Decoder(
+    Start | Ddp | Library | Model | Steps | Memory | ProofStep | Loss | Refused | Failed | End
+)
 
 
 def read_ranks(folder: Path) -> tuple[RankRecord, ...]:
@@ -121,6 +141,8 @@ def read_rank(path: Path) -> RankRecord:
         ddp=tuple(row for row in rows if isinstance(row, Ddp)),
         libraries=tuple(row for row in rows if isinstance(row, Library)),
         model=next((row for row in rows if isinstance(row, Model)), None),
+        proof=tuple(row for row in rows if isinstance(row, ProofStep)),
+        losses=tuple(row for row in rows if isinstance(row, Loss)),
         refused=tuple(row.path for row in rows if isinstance(row, Refused)),
         failed=next((row for row in rows if isinstance(row, Failed)), None),
         exit_code=ends[-1].exit_code if ends else None,

@@ -4,13 +4,6 @@ from advisor.executor.script import Place, ScriptFacts
 from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Plan
 
-WITH_DDP = """add these lines to {path}, then run it again:
-    torch.distributed.init_process_group()
-    local_rank = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local_rank)
-    model = torch.nn.parallel.DistributedDataParallel(model.to(local_rank), device_ids=[local_rank])
-    sampler = torch.utils.data.DistributedSampler(dataset)  # pass it to the DataLoader; sampler.set_epoch(epoch)
-or train on one GPU: --gpus 1"""
 SHARDED = ("fsdp", "hsdp")
 WRAPS = (
     "ddp",
@@ -60,9 +53,9 @@ def _refuse_plan(plan: Plan) -> None:
 def _refuse_script(plan: Plan, facts: ScriptFacts) -> None:
     path = facts.path
     line = _where(facts.wrap)
-    if facts.kind == "plain":
-        what = f"{path} starts no process group: {plan.ranks} copies would be {plan.ranks} independent trainings"
-        raise AdvisorError(what, WITH_DDP.format(path=path))
+    if facts.kind == "plain" and plan.accumulation > 1:
+        what = f"{path} is a script for one process: how often it goes backward per optimizer step is its own choice"
+        raise AdvisorError(what, 'write "accumulation": 1 in the plan')
     if facts.kind == "spawn":
         hint = "start one process per GPU outside: call its worker with int(os.environ['LOCAL_RANK']), or use --gpus 1"
         raise AdvisorError(f"{path} starts its own processes{line}, {plan.ranks} times that would be too many", hint)
@@ -85,6 +78,9 @@ def _refuse_without_wrap(plan: Plan, facts: ScriptFacts) -> None:
         f'gradient_dtype="{plan.gradient_dtype}"': plan.gradient_dtype != "fp32" and plan.ranks > 1,
     }
     found = ", ".join(name for name, holds in wanted.items() if holds)
+    if found and facts.kind == "plain":
+        what = f"{facts.path} is a script for one process, which no plan with {found} is brought into yet"
+        raise AdvisorError(what, "type --only ddp for a plan that it can run")
     if found and facts.kind not in steered:
         what = f"{facts.path} has no DistributedDataParallel call that a plan with {found} could be brought in by"
         raise AdvisorError(what, "type --only ddp for a plan that it can run, or wrap the model in the script")

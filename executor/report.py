@@ -8,7 +8,8 @@ import msgspec
 
 from advisor.executor.fault import Fault
 from advisor.executor.folder import write_whole
-from advisor.executor.records import Memory, RankRecord
+from advisor.executor.proof import Proof
+from advisor.executor.records import Loss, Memory, RankRecord
 from advisor.rules.machine import Unknown, Value
 from advisor.rules.plan import Finding, Plan, Predicted
 from advisor.rules.trial import Calibrated
@@ -90,6 +91,8 @@ class Run(Value, frozen=True, kw_only=True):
     became: tuple[Became, ...] = ()
     findings: tuple[Finding, ...] = ()  # on the machine and the plan, before the start
     calibrated: Calibrated | None = None  # how the plan was chosen by trials, before the start
+    proof: Proof | None = None  # of a plain script: its first steps against one process, before the start
+    losses: tuple[Loss, ...] = ()  # of a plain script, over all ranks
     unknown: tuple[Unknown, ...] = ()
 
 
@@ -167,6 +170,11 @@ def became(records: Iterable[RankRecord]) -> tuple[Became, ...]:
     return tuple(found.values())
 
 
+def losses(records: Iterable[RankRecord]) -> tuple[Loss, ...]:
+    """Return the losses of a plain script, which are the same on all ranks."""
+    return next((record.losses for record in records), ())
+
+
 def unknowns(ranks: Sequence[RankRun], records: Sequence[RankRecord]) -> tuple[Unknown, ...]:
     """Say what the run did not tell and why."""
     missing: list[Unknown] = []
@@ -175,7 +183,7 @@ def unknowns(ranks: Sequence[RankRun], records: Sequence[RankRecord]) -> tuple[U
         few = f"the script made {most} optimizer steps; the first {WARM_UP_STEPS} are warm-up"
         why = few if most else "the script made fewer than two steps of a torch.optim optimizer"
         missing.append(Unknown(what="step time", why=why))
-    if not any(record.ddp for record in records):
+    if not any(record.ddp or record.losses for record in records):
         missing.append(
             Unknown(what="plan's bucket settings in effect", why="the script built no DistributedDataParallel")
         )

@@ -53,6 +53,11 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help=f"time for short trials that choose the plan (default: {BUDGET:.0f}s, none where they did before)",
     )
     parser.add_argument("--no-calibrate", action="store_true", help="run no trials: all GPUs, DDP as the script has it")
+    parser.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="run a script for one process on all GPUs without the proof that its first steps are the same",
+    )
     parser.add_argument("--run-dir", metavar="DIR", type=Path, help="folder of the run (default: advisor-runs/...)")
     parser.add_argument(
         "--hang-timeout",
@@ -118,6 +123,7 @@ def run(args: argparse.Namespace) -> Answer:
         hang_timeout=executor.HANG_TIMEOUT if args.hang_timeout is None else args.hang_timeout,
         findings=findings,
         choose=choose,
+        unchecked=args.unchecked,
     )
     learn(result, machine)
 
@@ -144,8 +150,8 @@ def _choice(
     from advisor.executor.console import say
     from advisor.executor.refuse import refuse
 
-    if args.no_calibrate or facts.syntax_error is not None:
-        return None
+    if args.no_calibrate or facts.syntax_error is not None or facts.kind == "plain":
+        return None  # one way to train a plain script on all ranks is all there is
     script, *arguments = args.command_line
 
     def may_run(plan: Plan) -> bool:

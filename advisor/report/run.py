@@ -7,6 +7,7 @@ from rich.text import Text
 
 from advisor.executor.fault import Fault
 from advisor.executor.launch import Launch
+from advisor.executor.proof import in_words
 from advisor.executor.report import Became, Change, RankRun, Run, StepTime
 from advisor.report.calibrated import trials_section
 from advisor.report.layout import (
@@ -44,6 +45,7 @@ def run_report(run: Run) -> RenderableType:
     return stack(
         Group(_verdict_line(run), *_failure(run)),
         _compared(run),
+        _one_process(run),
         None if run.calibrated is None else trials_section(run.calibrated),
         _ranks(run.ranks),
         _changes(run.changes),
@@ -171,6 +173,18 @@ def _cells(rank: RankRun) -> tuple[str, ...]:
         memory(rank.peak_rss),
         UNKNOWN if rank.exit_code is None else str(rank.exit_code),
     )
+
+
+def _one_process(run: Run) -> RenderableType | None:
+    """Show of a plain script what was proven before the start, and the loss over all ranks."""
+    if run.proof is None and not run.losses:
+        return None
+    proof = "not made (--unchecked)" if run.proof is None else in_words(run.proof, run.plan.ranks)
+    rows = [("proof", proof)]
+    if run.losses:
+        shown = ", ".join(f"{_value(one.loss)} ({one.backward})" for one in (run.losses[0], *run.losses[-2:]))
+        rows.append(("loss over all ranks (backward pass)", shown))
+    return section("A script for one process", labelled(rows))
 
 
 def _changes(changes: Sequence[Change]) -> RenderableType | None:

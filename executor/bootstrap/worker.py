@@ -37,7 +37,7 @@ def redirect(outputs: list[dict[str, str]]) -> None:
         os.close(file)
 
 
-def attach(plan_file: Path, outputs: str | None, watch: str | None, trial: str | None) -> Any:
+def attach(plan_file: Path, outputs: str | None, watch: str | None, trial: str | None, plain: str | None) -> Any:
     """Put the plan into effect and start the records; return the recorder."""
     # An agent that is killed outright can't stop its workers, and they would wait for each other for ever.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -46,7 +46,7 @@ def attach(plan_file: Path, outputs: str | None, watch: str | None, trial: str |
     hooks, ranks, rank = load("hooks"), plan_file.parent / "ranks", int(os.environ["RANK"])
     recorder = load("recorder").Recorder(ranks, rank)
     atexit.register(hooks.failing_open(recorder.close))
-    hooks.install(json.loads(plan_file.read_bytes()), recorder, None if trial is None else json.loads(trial))
+    hooks.install(json.loads(plan_file.read_bytes()), recorder, *(x and json.loads(x) for x in (trial, plain)))
     if watch is not None:
         start = functools.partial(load("beacon").start, watch, rank, ranks / f"{rank}.stack", OURS)
         # A thread only where torch, with threads of its own, is there: else python warns of each fork.
@@ -71,13 +71,14 @@ def main() -> None:
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120 - as python does, before any import of theirs
     traces, recorder = load("traces"), None
-    is_trial = "ADVISOR_TRIAL" in os.environ
+    must = "ADVISOR_TRIAL" in os.environ or "ADVISOR_PLAIN" in os.environ
+    names = ("ADVISOR_OUTPUT", "ADVISOR_WATCH", "ADVISOR_TRIAL", "ADVISOR_PLAIN")
     try:
-        given = [os.environ.pop(name, None) for name in ("ADVISOR_OUTPUT", "ADVISOR_WATCH", "ADVISOR_TRIAL")]
+        given = [os.environ.pop(name, None) for name in names]
         recorder = attach(Path(os.environ.pop("ADVISOR_PLAN")), *given)
     except Exception as error:
-        if is_trial:
-            raise  # nothing would hold it back from writing
+        if must:
+            raise  # nothing would hold a trial back from writing, or have the ranks of a plain script train together
         sys.stderr.write(f"advisor: the plan is not in effect and nothing is recorded: {error!r}\n")
     sys.modules["__main__"] = module = fresh_main(path)
     try:

@@ -19,14 +19,21 @@ Act = Callable[[ModuleType], None]
 PLANNED = {"bucket_cap_mb": None, "gradient_as_bucket_view": False}
 
 
-def install(plan: dict[str, Any], recorder: Any, trial: dict[str, Any] | None = None) -> None:
-    """Have the plan put into effect and the steps recorded, once the script imports torch; of a trial, only some."""
+def install(
+    plan: dict[str, Any], recorder: Any, trial: dict[str, Any] | None = None, plain: dict[str, Any] | None = None
+) -> None:
+    """Have the plan put into effect and the steps recorded, once the script imports torch; of a trial, only some.
+
+    `plain` says how a script that knows one process is run on all ranks.
+    """
     acts: dict[str, list[Act]] = {
         "torch.optim.optimizer": [functools.partial(record_steps, recorder.step_ended)],
     }
     for name, act in planned_acts(plan, recorder):
         acts.setdefault(name, []).append(act)
     for name, act in () if trial is None else trial_acts(trial, recorder):
+        acts.setdefault(name, []).append(act)
+    for name, act in () if plain is None else plain_acts(plan, plain, recorder):
         acts.setdefault(name, []).append(act)
     for name in acts.keys() & sys.modules.keys():
         for act in acts.pop(name):
@@ -39,6 +46,7 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
     """Name the modules of torch that the plan changes, and how."""
     with importing_ours():
         from advisor.executor.in_process import (
+            alike,
             blocks,
             ddp,
             fsdp,
@@ -92,6 +100,10 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
         static = static_graph.StaticGraph(recorder.note)
         yield "torch.optim.optimizer", static.steer_optimizers
         yield "torch.nn.parallel.distributed", static.steer_ddp
+    same = alike.Alike(failing_open)
+    finish.append(same.watch)
+    yield "torch.optim.optimizer", same.steer_optimizers
+    yield "torch.utils.data.dataloader", same.steer_loaders
     finish.insert(0, functools.partial(observe, recorder, asked))
     yield "torch.nn.parallel.distributed", functools.partial(steer_ddp, plan, recorder.note, prepare, finish)
 
@@ -105,12 +117,21 @@ def trial_acts(given: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act]
         yield name, functools.partial(or_end, act)
 
 
+def plain_acts(plan: dict[str, Any], given: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act]]:
+    """Name the modules that are changed for a plain script, and how."""
+    with importing_ours():
+        from advisor.executor.in_process import plain
+    look = functools.partial(observe, recorder, None)
+    for name, act in plain.acts(plan, given, recorder.folder.parent, recorder.note, look):
+        yield name, functools.partial(or_end, act)
+
+
 def or_end(act: Act, module: ModuleType) -> None:
-    """Act on a module; where that fails the trial ends, since nothing else keeps it from writing."""
+    """Act on a module; where that fails the process ends: a trial could write, ranks could train apart."""
     try:
         act(module)
     except Exception as error:
-        sys.stderr.write(f"advisor: the trial can't be held back: {error!r}\n")
+        sys.stderr.write(f"advisor: {module.__name__} can't be changed as it must be: {error!r}\n")
         os._exit(1)
 
 

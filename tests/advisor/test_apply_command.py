@@ -49,11 +49,11 @@ def test_the_scripts_words_output_and_exit_code_pass_through(tmp_path: Path) -> 
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_plain_script_on_two_processes_is_refused_with_the_lines_to_add(tmp_path: Path) -> None:
+def test_a_plain_script_without_a_data_loader_is_refused_with_the_lines_to_add(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PLAIN)
     done = advisor("apply", "train.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "2 independent trainings" in done.stderr
-    assert "DistributedDataParallel" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    assert "train.py, line 5) uses no batch of a DataLoader" in done.stderr
+    assert "DataLoader(torch.utils.data.TensorDataset(x, y)" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "advisor-runs"}

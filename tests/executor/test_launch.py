@@ -1,5 +1,6 @@
 """The command and environment that a plan leads to."""
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -85,7 +86,6 @@ SPAWN = "import torch.multiprocessing as mp, torch.distributed as dist\ndist.ini
 @pytest.mark.parametrize(
     ("source", "message", "hint"),
     [
-        (PLAIN, "2 copies would be 2 independent trainings", "DistributedDataParallel"),
         (FSDP, "line 2.*the plan is for DDP", "torchrun"),
         (SPAWN, "line 3.*2 times", "LOCAL_RANK"),
     ],
@@ -128,6 +128,25 @@ def test_ranks_that_would_share_the_first_gpu_see_one_each(scripts: Any) -> None
     assert "--virtual-local-rank" in launch(gpu_plan(scripts), facts=facts).argv
     assert "--virtual-local-rank" not in launch(scripts.plan(ranks=2), facts=facts).argv  # on CPUs
     assert "--virtual-local-rank" not in launch(gpu_plan(scripts), facts=replace(facts, first_gpu=None)).argv
+
+
+def test_ranks_of_a_plain_script_draw_the_same_and_see_one_gpu_each(scripts: Any) -> None:
+    facts = ScriptFacts(path="train.py", kind="plain")
+    told = launch(gpu_plan(scripts), facts=facts)
+    assert "--virtual-local-rank" in told.argv
+    assert json.loads(told.environment["ADVISOR_PLAIN"])["loss"] == "mean"
+    assert told.environment["PYTHONHASHSEED"].isdigit()
+    assert "ADVISOR_PLAIN" not in launch(scripts.plan(), facts=facts).environment  # one process is python's own run
+
+
+@pytest.mark.parametrize("fields", [{"strategy": "fsdp", "shard_size": 2}, {"accumulation": 2}])
+def test_plans_that_no_plain_script_runs_under_are_refused(
+    scripts: Any, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PLAIN)
+    with pytest.raises(AdvisorError, match="script for one process"):
+        dry_run(scripts.plan(ranks=2, **fields), str(script), [])
 
 
 def test_accelerate_and_trainer_are_told_the_plan_by_their_own_variables(scripts: Any) -> None:

@@ -1,0 +1,242 @@
+"""Plain scripts, each as one process and under `advisor`'s plans on 2 and 4: losses and weights compared.
+
+    python benchmarks/plain.py fixtures/scripts/plain [--only NAME] [--ranks 2,4] [--page docs/plain-scripts.md]
+
+First the proof that `advisor apply` makes before a run, then whole runs, without dropout and with other random numbers
+inside a step matched with those of one process, as in the proof: else chance alone would make them differ. All
+processes are on the CPU.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from advisor.executor.folder import RunFolder
+from advisor.executor.launch import WORKER, plain_environment, plan_launch
+from advisor.executor.proof import Proof
+from advisor.executor.prove import prove
+from advisor.executor.refuse import refuse
+from advisor.executor.script import read_script
+from advisor.executor.trials import FORKS, free_port
+from advisor.rules.errors import AdvisorError
+from advisor.rules.plan import Launcher, Plan
+
+RANK = Path(__file__).with_name("plain_rank.py")
+SECONDS = 300.0  # of one whole run
+EQUAL = 1e-3  # relative difference of a weight or a printed number that counts as equal, after a whole training,
+BY_ROUNDING = 10.0  # or so many times the one between two runs of one process whose first weights are a rounding apart
+HEAD = "| script | outcome | proof | weights: 2, 4 ranks, rounding | printed: 2, 4 ranks, rounding; or why not |"
+NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
+
+
+@dataclass
+class Row:
+    script: str
+    proof: Proof | None = None
+    refused: str | None = None
+    weights: dict[int, float] = field(default_factory=dict)  # largest relative difference, by ranks
+    losses: dict[int, float] = field(default_factory=dict)
+    rounding: tuple[float, float] = (0.0, 0.0)  # the same of one process, whose weights began a rounding apart
+    failed: str | None = None
+
+    @property
+    def equal(self) -> bool:
+        found = zip((self.weights, self.losses), self.rounding, strict=True)
+        near = all(value <= max(EQUAL, BY_ROUNDING * by) for values, by in found for value in values.values())
+        return self.failed is None and bool(self.weights) and near
+
+
+class Forks:
+    """Processes forked from one that has imported torch."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        command = [sys.executable, "-P", str(FORKS)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self._environment = environment
+        self._ask(do="preload", names=["numpy", "torch"])
+
+    def run(self, folder: Path, argv: Sequence[str], ranks: int, environment: dict[str, str]) -> str:
+        """Run the ranks in `folder` / "work"; return rank 0's output, or raise RuntimeError with what was said."""
+        (folder / "work").mkdir(parents=True)
+        port = str(free_port())
+        given = []
+        for rank in range(ranks):
+            number = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+            world = {name: str(value) for name, value in number.items()} | {"MASTER_PORT": port, "GROUP_RANK": "0"}
+            env = self._environment | world | {"MASTER_ADDR": "127.0.0.1"} | environment
+            given.append({"environment": env, "out": str(folder / f"{rank}.out"), "err": str(folder / f"{rank}.err")})
+        argv = [str(RANK), str(folder / "work"), *argv]
+        answer = self._ask(do="trial", ranks=given, argv=argv, limit=SECONDS)
+        if any(answer["statuses"]) or answer["late"]:
+            said = [line for rank in range(ranks) for line in (folder / f"{rank}.err").read_text().splitlines()]
+            raise RuntimeError(next((line for line in reversed(said) if line.strip()), "it said nothing"))
+        return (folder / "0.out").read_text()
+
+    def _ask(self, **asked: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def plan_of(ranks: int) -> Plan:
+    launcher = Launcher(nproc_per_node=ranks, device="cpu", threads_per_rank=1)
+    return Plan(gpus=tuple(f"CPU{i}" for i in range(ranks)), strategy="ddp", precision="fp32", launcher=launcher)
+
+
+def judge(script: Path, ranks: Sequence[int], forks: Forks, folder: Path) -> Row:
+    """Prove, run and compare one script."""
+    row = Row(script.name)
+    facts = read_script(script)
+
+    def launch(plan: Plan, place: RunFolder) -> Any:
+        return plan_launch(plan, str(script), (), place, facts=facts)
+
+    try:
+        refuse(plan_of(ranks[0]), facts)
+        row.proof = prove(plan_of(ranks[0]), str(script), (), folder / "proof", launch)
+    except AdvisorError as error:
+        row.refused = str(error)
+        return row
+    try:
+        alone = forks.run(folder / "1", [str(script)], 1, {"PLAIN_ALONE": "1"})
+        nudged = forks.run(
+            folder / "nudged", [str(script)], 1, {"PLAIN_ALONE": "1", "PLAIN_NUDGE": str(rounding(script))}
+        )
+        row.rounding = compared(folder / "1" / "work", folder / "nudged" / "work", alone, nudged)
+        for count in ranks:
+            place = folder / str(count)
+            run = RunFolder(place / "run")
+            place.mkdir()
+            run.create()
+            run.plan.write_bytes(msgspec.json.encode(plan_of(count)))
+            how = plain_environment(seed=0, matched=True, loss=row.proof.loss)
+            environment = {"ADVISOR_PLAN": str(run.plan)} | how
+            out = forks.run(place, [str(WORKER), str(script)], count, environment)
+            row.weights[count], row.losses[count] = compared(folder / "1" / "work", place / "work", alone, out)
+    except RuntimeError as error:
+        row.failed = str(error)
+    return row
+
+
+def rounding(script: Path) -> float:
+    """Return the relative rounding of what a script computes in."""
+    return 8e-3 if "bfloat16" in script.read_text() else 1.2e-7
+
+
+def compared(one: Path, other: Path, out: str, other_out: str) -> tuple[float, float]:
+    """Return the largest relative differences of weights, and of numbers printed."""
+    return max(differences(one, other), default=0.0), numbers(out, other_out)
+
+
+def differences(one: Path, other: Path) -> Iterator[float]:
+    """Yield the relative differences of all saved tensors; infinity for a file or tensor that is missing."""
+    for path in sorted(one.rglob("*.pt*")):
+        there = other / path.relative_to(one)
+        if not there.exists():
+            yield float("inf")
+            return
+        mine, theirs = (list(tensors(torch.load(file, weights_only=False))) for file in (path, there))
+        if [one.shape for one in mine] != [one.shape for one in theirs]:
+            yield float("inf")
+            return
+        for a, b in zip(mine, theirs, strict=True):
+            if a.is_floating_point() and a.numel():
+                yield float((a - b).abs().max() / a.abs().max().clamp(min=1e-2))
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.nn.Module):
+        value = value.state_dict()
+    if isinstance(value, torch.Tensor):
+        yield value.double() if value.is_floating_point() else value
+    elif isinstance(value, dict):
+        yield from (one for part in value.values() for one in tensors(part))
+    elif isinstance(value, list | tuple):
+        yield from (one for part in value for one in tensors(part))
+
+
+def numbers(one: str, other: str) -> float:
+    """Return the largest relative difference of the numbers that two runs print; infinity if they print other ones."""
+    mine, theirs = ([float(found) for found in NUMBER.findall(text)] for text in (one, other))
+    if len(mine) != len(theirs):
+        return float("inf")
+    # What is printed with four digits has no more than four.
+    return max(
+        (max(0.0, abs(a - b) - 1.01e-4) / max(abs(a), 1e-1) for a, b in zip(mine, theirs, strict=True)), default=0.0
+    )
+
+
+def paged(page: Path, rows: Sequence[Row]) -> None:
+    """Put the rows in the place of the table of a page."""
+    lines = page.read_text().splitlines()
+    head = lines.index(HEAD)
+    end = next(i for i, line in enumerate([*lines[head:], ""], head) if not line.startswith("|"))
+    table = ["| " + " | ".join(cell.replace("|", "/") for cell in shown(row)) + " |" for row in rows]
+    page.write_text("\n".join([*lines[: head + 2], *table, *lines[end:]]) + "\n")
+
+
+def shown(row: Row) -> tuple[str, ...]:
+    if row.refused is not None:
+        return (row.script, "refused", "", "", re.sub(r"/\S*/", "", row.refused))
+    if row.proof is None or row.failed is not None:
+        return (row.script, "failed", "", "", row.failed or "")
+    proof = f"{row.proof.largest:.0e}" + (", sums" if row.proof.loss == "sum" else "")
+    weights = ", ".join(f"{value:.0e}" for value in (*row.weights.values(), row.rounding[0]))
+    losses = ", ".join(f"{value:.0e}" for value in (*row.losses.values(), row.rounding[1]))
+    return (row.script, "equal" if row.equal else "DIFFERENT", proof, weights, losses)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--only", help="comma-separated names")
+    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--page", type=Path, help="replace the table of this page")
+    args = parser.parse_args()
+    ranks = [int(count) for count in args.ranks.split(",")]
+    found = [path for given in args.folders for path in (sorted(given.glob("*.py")) if given.is_dir() else [given])]
+    if args.only:
+        found = [path for path in found if path.stem in args.only.split(",")]
+    forks, rows = Forks(), []
+    with tempfile.TemporaryDirectory(prefix="plain-") as folder:
+        for path in found:
+            started = time.monotonic()
+            rows.append(judge(path.absolute(), ranks, forks, Path(folder) / path.stem))
+            print(" | ".join(shown(rows[-1])), f"({time.monotonic() - started:.0f} s)", flush=True)
+    forks.close()
+    if args.page is not None:
+        paged(args.page, rows)
+    equal, refused = sum(row.equal for row in rows), sum(row.refused is not None for row in rows)
+    print(json.dumps({"scripts": len(rows), "equal": equal, "refused": refused, "wrong": len(rows) - equal - refused}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Plain scripts on two ranks: trained as one process trains them. benchmarks/plain.py runs many more."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from advisor.executor.in_process.plain_share import split
+from advisor.executor.proof import difference, proof_of
+from advisor.executor.records import ProofStep
+
+
+def steps(*norms: float, loss: float = 1.0) -> list[ProofStep]:
+    return [ProofStep(losses=(loss,), norm=norm, dtypes=("float32",), where="") for norm in norms]
+
+
+@pytest.mark.parametrize(("whole", "ranks"), [(32, 2), (33, 4), (7, 3), (3, 3)])
+def test_slices_are_disjoint_and_make_up_the_batch(whole: int, ranks: int) -> None:
+    shares = [split(whole, rank, ranks) for rank in range(ranks)]
+    assert [i for share in shares for i in range(share.start, share.stop)] == list(range(whole))
+    assert max(share.samples for share in shares) - min(share.samples for share in shares) <= 1
+
+
+def test_a_rank_without_a_sample_takes_one_that_does_not_count() -> None:
+    assert [(share.start, share.stop, share.counts) for share in (split(1, 0, 2), split(1, 1, 2))] == [
+        (0, 1, True),
+        (0, 1, False),
+    ]
+
+
+def test_rounding_is_no_difference_and_grows_with_the_steps() -> None:
+    assert difference(steps(1.0, 1.0), steps(1.00001, 1.0001)) is None
+    assert proof_of(steps(1.0), steps(1.0 + 1e-6), "mean").largest == pytest.approx(1e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("other", [steps(1.001), steps(1.0, loss=0.9), steps(1.0, 1.0), steps(float("nan"))])
+def test_what_rounding_does_not_explain_is_a_difference(other: list[ProofStep]) -> None:
+    assert difference(steps(1.0), other) is not None
+
+
+@pytest.mark.slow
+def test_a_plain_script_trains_and_stops_as_in_one_process(scripts: Any, tmp_path: Path) -> None:
+    """Its last batches are of one sample, it stops early by its losses, and it reads back what it has saved."""
+    source = (Path(__file__).parents[2] / "fixtures" / "scripts" / "plain" / "early_stopping.py").read_text()
+    folders = {name: tmp_path / name for name in ("alone", "both")}
+    for folder in folders.values():
+        folder.mkdir()
+        text = source.replace('"checkpoint.pt"', repr(str(folder / "checkpoint.pt")))
+        (folder / "train.py").write_text(text.replace('"final.pt"', repr(str(folder / "final.pt"))))
+    alone = scripts.alone(str(folders["alone"] / "train.py"))
+    both = scripts.applied(str(folders["both"] / "train.py"), plan=scripts.plan(ranks=2))
+    assert (alone.exit_code, both.exit_code) == (0, 0), both.err
+    assert both.out == alone.out  # losses with five digits
+    assert scripts.log("1.out") == alone.out
+    for name in ("checkpoint.pt", "final.pt"):
+        one, other = (torch.load(folder / name) for folder in folders.values())
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+    proof = scripts.report().proof
+    assert proof is not None
+    assert (proof.steps, proof.loss) == (5, "mean")
+    assert proof.largest < proof.tolerance
+    assert "5 steps on 2 ranks equal to one process" in both.err
