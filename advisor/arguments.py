@@ -52,14 +52,18 @@ def one_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-def add_allow(parser: argparse._ActionsContainer) -> None:
-    """Add the option that permits what is never done unasked."""
+ALLOWED = {"cpu-offload": "cpu-offload", "bf16-gradients": "bf16-gradients (sent in 16 bits)"}
+
+
+def add_allow(parser: argparse._ActionsContainer, **more: str) -> None:
+    """Add the option that permits what is never done unasked; `more` names and words beside what all commands have."""
+    allowed = ALLOWED | {name.replace("_", "-"): words for name, words in more.items()}
     parser.add_argument(
         "--allow",
-        type=one_of("cpu-offload", "bf16-gradients"),
+        type=one_of(*allowed),
         default=(),
         metavar="NAME,...",
-        help="changes you permit: cpu-offload, bf16-gradients (sent in 16 bits)",
+        help=f"changes you permit: {', '.join(allowed.values())}",
     )
 
 

@@ -32,6 +32,7 @@ from advisor.rules.catalog import RULES
 from advisor.rules.machine import Machine
 from advisor.rules.plan import Plan
 from advisor.rules.plan_name import strategy
+from advisor.rules.proposals import HALF_WEIGHTS
 from advisor.rules.script_plan import script_plan
 from advisor.rules.strategies import Group, shapes
 from advisor.rules.trial import Calibrated
@@ -43,15 +44,16 @@ BUCKETS_MB = (None, 5.0, 100.0)
 POLICIES = {"always DDP": "DDP", "always FSDP": "FSDP"}
 
 
-def grid(machine: Machine, own: Plan) -> Iterator[Plan]:
+def grid(machine: Machine, own: Plan, allow: Sequence[str]) -> Iterator[Plan]:
     """Yield every plan of the script's batches: buckets of DDP, each way to shard, recomputed or not."""
+    precisions = ("bf16-autocast", "bf16-params") if HALF_WEIGHTS in allow else ("bf16-autocast",)
     for recomputed in ("none", "full"):
         for cap in BUCKETS_MB:
             yield replace(own, activation_checkpointing=recomputed, bucket_cap_mb=cap)
         for shape in shapes(machine, Group(own.gpus, 1), offload=False):
             if shape.strategy in ("fsdp", "hsdp") and shape.sync_each_micro_batch:
                 fields = {name: getattr(shape, name) for name in ("strategy", "shard_size", "reshard_after_forward")}
-                for precision in (None, "bf16-params") if own.launcher.device == "cuda" else (None,):
+                for precision in precisions:
                     yield replace(own, activation_checkpointing=recomputed, precision=precision, **fields)
 
 
@@ -91,7 +93,7 @@ def name(plan: Plan) -> str:
 
 def rows_of(task: Task, own: Plan, rounds: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Measure one model; return a row for each plan, and that of the pick."""
-    plans = list(grid(task.machine, own))
+    plans = list(grid(task.machine, own, task.allow))
     with tempfile.TemporaryDirectory() as folder:
         picked: Calibrated = calibrate(own, task, Path(folder) / "pick")
         if all(name(plan) != name(picked.plan) for plan in plans):
@@ -121,6 +123,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=120.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ranks", type=int)
+    parser.add_argument("--allow", nargs="*", default=[], metavar="NAME", help=f"such as {HALF_WEIGHTS}")
     parser.add_argument("--transport", default="", help="a name for how the GPUs talk, written into the rows")
     args = parser.parse_args()
     machine = with_devices(probe_live(), args.ranks)
@@ -130,7 +133,14 @@ def main() -> None:
     for words in args.models:
         arguments = tuple(part for word in words.split(":") for part in word.split())
         task = Task(
-            machine, SCRIPT, (*arguments, "--steps", "1000"), read_script(SCRIPT), args.budget, settings, lambda _: True
+            machine=machine,
+            script=SCRIPT,
+            arguments=(*arguments, "--steps", "1000"),
+            facts=read_script(SCRIPT),
+            budget=args.budget,
+            settings=settings,
+            may_run=lambda _: True,
+            allow=tuple(args.allow),
         )
         started = time.monotonic()
         every, picked = rows_of(task, own, args.rounds)

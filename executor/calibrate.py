@@ -136,7 +136,7 @@ def _none_of(only: Sequence[str], session: Session, allowed: Sequence[Plan]) -> 
     said = next((trial.said for plan in allowed for trial in session.of(plan) if trial.said), "none can be run")
     return (
         f"no plan for {' or '.join(only)} ran in a trial: {said}",
-        "leave --only out, or start without trials: --plan",
+        "leave --only out, or give a plan with --plan",
     )
 
 

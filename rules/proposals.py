@@ -9,9 +9,10 @@ from advisor.rules.cost import Costs
 from advisor.rules.machine import Machine, Value
 from advisor.rules.observed import Observed, job_of, plan_as_run
 from advisor.rules.plan import Plan, Predicted
-from advisor.rules.recommend import assume_missing, demand, fits, price, simplicity
+from advisor.rules.recommend import assume_missing, demand, price, simplicity
 from advisor.rules.strategies import Group, island_order, shapes
 
+HALF_WEIGHTS = "bf16-weights"  # as --allow names it: layer norms, too, are then computed in 16 bits
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}  # of torch.autocast, as jobs name them
 
 
@@ -35,10 +36,18 @@ def proposals(
         found = [Proposal(plan=plan, predicted=None) for plan in plans]
         found.sort(key=lambda one: (demand(one.plan), simplicity(one.plan)))
     else:
-        priced = [c for c in price(costs, only, len(own.gpus), 1) if fits(c) and set(c.plan.gpus) == set(own.gpus)]
-        found = [Proposal(plan=replace(c.plan, env=own.env), predicted=c.predicted) for c in priced]
+        priced = [c.plan for c in price(costs, only, len(own.gpus), 1) if set(c.plan.gpus) == set(own.gpus)]
+        plans = [replace(in_own_precision(plan, costs.job.allow), env=own.env) for plan in priced]
+        found = [Proposal(plan=plan, predicted=costs.predict(plan, costs.memory(plan))) for plan in plans]
+        found = [one for one in found if one.predicted is not None and one.predicted.memory.fits]
         found.sort(key=lambda one: one.predicted.step_seconds if one.predicted else 0.0)
     return [one for one in found if not same_run(one.plan, own) and (not only or one.plan.strategy in only)]
+
+
+def in_own_precision(plan: Plan, allow: Sequence[str]) -> Plan:
+    """Leave weights in 32 bits, as the script has them under autocast, unless 16 are allowed."""
+    keeps = plan.precision == "bf16-params" and HALF_WEIGHTS not in allow
+    return replace(plan, precision="bf16-autocast") if keeps else plan
 
 
 def unpriced(machine: Machine, own: Plan) -> Iterator[Plan]:

@@ -45,7 +45,7 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument(
         "--only", type=one_of(*STRATEGIES), default=(), metavar="STRATEGY,...", help="strategies allowed"
     )
-    add_allow(parser)
+    add_allow(parser, bf16_weights="bf16-weights (FSDP's, where the script computes under autocast)")
     parser.add_argument(
         "--budget",
         metavar="SECONDS",
