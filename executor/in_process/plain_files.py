@@ -29,7 +29,8 @@ class Shadow:
 
     def __init__(self, ours: Path) -> None:
         self._root = tempfile.mkdtemp(prefix="files-", dir=ours)
-        self._native = (*NATIVE, self._root, str(ours.absolute()), os.path.expanduser("~/.cache"))  # noqa: PTH111
+        caches = os.path.expanduser("~/.cache")  # noqa: PTH111
+        self._native = (*NATIVE, *(f"{folder}{os.sep}" for folder in (self._root, ours.absolute(), caches)))
         self._pid = os.getpid()
         self._stat, self._mkdir, self._makedirs = os.stat, os.mkdir, os.makedirs
         self._open = io.open
@@ -45,7 +46,7 @@ class Shadow:
         if isinstance(path, int):
             return None
         where = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-        return None if where.startswith(self._native) else self._root + where
+        return None if f"{where}{os.sep}".startswith(self._native) else self._root + where
 
     def written(self, path: Any) -> str | None:
         """Return this rank's own copy of a path, if it wrote one."""
@@ -107,6 +108,8 @@ class Shadow:
     def _making(self, native: Any) -> Any:
         @functools.wraps(native)
         def made(path: Any, *args: Any, **kwargs: Any) -> None:
+            if sys._getframe(1).f_globals.get("__name__") == "tempfile":  # of this process alone: sockets of workers
+                self._native = (*self._native, os.path.abspath(os.fsdecode(path)) + os.sep)  # noqa: PTH100
             own = None if kwargs.get("dir_fd") is not None else self.of(path)
             if own is None:
                 native(path, *args, **kwargs)

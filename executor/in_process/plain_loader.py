@@ -45,6 +45,7 @@ class Loaders:
         self._training: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that have been trained on
         self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._now: Pass | None = None  # the batch of which is in training
+        self._left: tuple[Pass | None, Share] | None = None  # a batch that is trained on after an evaluation
         self._share: Share | None = None  # of the batch that is being loaded whole
         replicas.on_backward = self._backward
         replicas.on_evaluation = self._evaluated
@@ -99,8 +100,17 @@ class Loaders:
 
     def _enter(self) -> None:
         """Leave the step of the last batch."""
+        if self._ranks.share is not None:
+            self._left = self._now, self._ranks.share
         self._ranks.share = self._now = None
         self._streams.draw()
+
+    def _back(self) -> None:
+        """Go back to the batch that was in training before an evaluation, which has ended or is given up."""
+        if self._left is not None and self._ranks.share is None:
+            self._now, self._ranks.share = self._left
+            self._left = None
+            self._streams.draw(STEP)
 
     def _start(self, iterator: Any, loader: Any) -> None:
         """Decide whether a new iteration is one of training."""
@@ -108,6 +118,7 @@ class Loaders:
 
         self._passes[iterator] = None
         if not torch.is_grad_enabled() or not (loader in self._training or self._replicas.training()):
+            weakref.finalize(iterator, self._back)
             return
         if not getattr(loader, "in_order", True):
             raise RuntimeError("DataLoader(in_order=False) gives ranks different batches: leave in_order out")
@@ -142,7 +153,11 @@ class Loaders:
         other = self._now is not None and self._now is not current
         self._enter()
         if current is None:
-            return following(iterator)
+            try:
+                return following(iterator)
+            except StopIteration:
+                self._back()
+                raise
         if current.looked and current.trained < current.given:
             raise RuntimeError(NO_BACKWARD.format(where=current.where))
         if current.by_index and iterator._num_workers == 0:
@@ -169,6 +184,7 @@ class Loaders:
             raise RuntimeError(TWO_SIZES.format(where=current.where, ranks=self._ranks.ranks))
         current.given += 1
         current.looked = False
+        self._left = None
         self._now, self._ranks.share, self._ranks.begun = current, share, True
         self._ranks.once(
             "each rank trains on its slice of every batch; what the script prints of a batch beside its loss, such as "

@@ -40,24 +40,25 @@ def test_what_rounding_does_not_explain_is_a_difference(other: list[ProofStep]) 
 
 
 @pytest.mark.slow
-def test_a_plain_script_trains_and_stops_as_in_one_process(scripts: Any, tmp_path: Path) -> None:
-    """Its last batches are of one sample, it stops early by its losses, and it reads back what it has saved."""
-    source = (Path(__file__).parents[2] / "fixtures" / "scripts" / "plain" / "early_stopping.py").read_text()
-    folders = {name: tmp_path / name for name in ("alone", "both")}
-    for folder in folders.values():
+def test_a_plain_script_trains_as_in_one_process(scripts: Any, tmp_path: Path) -> None:
+    """It loads with workers, evaluates between two steps, normalises by batches, and reads back what it has saved."""
+    source = (Path(__file__).parents[2] / "fixtures" / "scripts" / "plain" / "eval_between.py").read_text()
+    folders = [tmp_path / "alone", tmp_path / "both"]
+    for folder in folders:
         folder.mkdir()
-        text = source.replace('"checkpoint.pt"', repr(str(folder / "checkpoint.pt")))
-        (folder / "train.py").write_text(text.replace('"final.pt"', repr(str(folder / "final.pt"))))
-    alone = scripts.alone(str(folders["alone"] / "train.py"))
-    both = scripts.applied(str(folders["both"] / "train.py"), plan=scripts.plan(ranks=2))
+        placed = source.replace('"best.pt"', repr(str(folder / "best.pt")))
+        (folder / "train.py").write_text(placed.replace('"last.pt"', repr(str(folder / "last.pt"))))
+    alone = scripts.alone(str(folders[0] / "train.py"))
+    both = scripts.applied(str(folders[1] / "train.py"), plan=scripts.plan(ranks=2))
     assert (alone.exit_code, both.exit_code) == (0, 0), both.err
     assert both.out == alone.out  # losses with five digits
     assert scripts.log("1.out") == alone.out
-    for name in ("checkpoint.pt", "final.pt"):
-        one, other = (torch.load(folder / name) for folder in folders.values())
+    for name in ("best.pt", "last.pt"):
+        one, other = (torch.load(folder / name) for folder in folders)
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
     proof = scripts.report().proof
     assert proof is not None
     assert (proof.steps, proof.loss) == (5, "mean")
     assert proof.largest < proof.tolerance
     assert "5 steps on 2 ranks equal to one process" in both.err
+    assert not list((scripts.folder).glob("files-*"))
