@@ -22,6 +22,7 @@ MEASURED_SECONDS = 1.0  # in one trial, where a step is short
 SLOWER = 4.0  # times the best step: a plan that is so slow is stopped
 START_AGAIN = 2.0  # times the start of the first trial, before a plan counts as hanging
 SPARE_SECONDS = 3.0
+CLEAN_UP_SECONDS = 1.0  # after the last trial
 SHARE_OF_FIRST = 0.5  # of what is left of the budget, that the first trial may take
 
 
@@ -42,7 +43,7 @@ class Session:
 
     @property
     def left(self) -> float:
-        return self._budget - self.spent
+        return self._budget - self.spent - CLEAN_UP_SECONDS
 
     def first(self, plan: Plan) -> Trial:
         """Run the script as it is, look at its model and batch, and let NCCL say how the GPUs talk."""
