@@ -1,7 +1,9 @@
 """Look at a training script before it runs: what it is, and the mistakes that its source shows. Nothing is executed."""
 
+import gc
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from advisor.executor.ignore import heeded
@@ -28,12 +30,25 @@ def check_script(script: str | os.PathLike[str], rules: Iterable[Rule] = RULES) 
 
     What a comment in them silences is left out. Raises an AdvisorError where the script can't be read.
     """
-    modules = own_modules(Path(script))
-    source = source_of(modules)
-    facts = facts_of(script, modules, source)
-    case = Case(machine=Machine(), script=uses_of(script, facts, modules), source=source)
-    findings = run_rules(script_rules(rules), case)
+    with _collector_paused():
+        modules = own_modules(Path(script))
+        source = source_of(modules)
+        facts = facts_of(script, modules, source)
+        case = Case(machine=Machine(), script=uses_of(script, facts, modules), source=source)
+        findings = run_rules(script_rules(rules), case)
     return Checked(script=os.fspath(script), kind=facts.kind, findings=heeded(findings))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Look for no cycles meanwhile: what is made here is kept to the end, and looking takes half of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def script_rules(rules: Iterable[Rule] = RULES) -> tuple[Rule, ...]:
