@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from advisor.rules.source import branches, conditions, expressions, methods
 from advisor.rules.source.builtin_functions import BUILTINS
 from advisor.rules.source.functions import FUNCTIONS
-from advisor.rules.source.library import canonical
+from advisor.rules.source.known_names import canonical
 from advisor.rules.source.roles import role_of_call, role_of_name
 from advisor.rules.source.value import Class, Function, Given, Guard, Scope, Value
 

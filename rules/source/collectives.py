@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from advisor.rules.source.library import (
+from advisor.rules.source.known_names import (
     CHECKPOINT_COLLECTIVES,
     COLLECTIVE_METHODS,
     COLLECTIVES,

@@ -3,7 +3,7 @@
 import ast
 
 from advisor.rules.source import branches
-from advisor.rules.source.library import IN_GROUP, IS_DISTRIBUTED, IS_FIRST, IS_LOCAL_FIRST, VARIABLES
+from advisor.rules.source.known_names import IN_GROUP, IS_DISTRIBUTED, IS_FIRST, IS_LOCAL_FIRST, VARIABLES
 from advisor.rules.source.roles import role_of_name
 from advisor.rules.source.value import LOCAL_RANK, NOTHING, RANK, Value
 

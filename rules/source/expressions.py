@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from advisor.rules.source import binding, branches, calls, conditions
-from advisor.rules.source.library import VARIABLES, canonical
+from advisor.rules.source.known_names import VARIABLES, canonical
 from advisor.rules.source.value import (
     DATA,
     LOCAL_RANK,

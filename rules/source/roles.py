@@ -5,7 +5,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-from advisor.rules.source.library import BASES, ROLES, TOLD_BY_NAME
+from advisor.rules.source.known_names import BASES, ROLES, TOLD_BY_NAME
 
 Table = tuple[tuple[re.Pattern[str], str], ...]
 NO_OPTIMIZERS = ("torch.optim.swa_utils.", "torch.optim.Optimizer")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from advisor.rules.errors import AdvisorError
 from advisor.rules.source import calls, collectives
-from advisor.rules.source.library import FSDP2
+from advisor.rules.source.known_names import FSDP2
 from advisor.rules.source.modules import modules_of
 from advisor.rules.source.value import Class, Event, Function, Loop, Module, Value
 from advisor.rules.source.walk import Walk

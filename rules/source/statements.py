@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from advisor.rules.source import binding, branches, calls, conditions, expressions
-from advisor.rules.source.library import FIRST_ONLY, LOCAL_ONLY, canonical
+from advisor.rules.source.known_names import FIRST_ONLY, LOCAL_ONLY, canonical
 from advisor.rules.source.roles import role_of_base
 from advisor.rules.source.value import LOCAL_RANK, RANK, Class, Function, Guard, Loop, Scope, Value
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from advisor.rules.source.library import FSDP2
+from advisor.rules.source.known_names import FSDP2
 from advisor.rules.source.source import Source
 from advisor.rules.source.value import LOCAL_RANK, RANK, Class, Event, Value
 
