@@ -49,3 +49,9 @@ def test_a_command_loads_only_what_it_needs(arguments: list[str], allowed: set[s
     code, names = loaded(*arguments)
     assert code == 0
     assert names & HEAVY <= allowed
+
+
+def test_help_loads_no_rules() -> None:
+    program = "import sys, advisor.cli; print([name for name in sys.modules if '.rules.catalog' in name])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/")
+    assert done.stdout == "[]\n"

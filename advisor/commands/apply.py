@@ -17,8 +17,6 @@ from advisor.commands.rules import add_rules, rules_of
 from advisor.rules.errors import AdvisorError
 from advisor.rules.machine import Machine
 from advisor.rules.plan import Finding, Plan, Predicted, Recommendation
-from advisor.rules.proposals import predicted_as_run
-from advisor.rules.recommend import with_environment
 from advisor.rules.rule import Case, Rule, run_rules
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ def add_apply(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]")
         type=span,
         help=f"time for short trials that choose the plan (default: {BUDGET:.0f}s, none where they did before)",
     )
-    parser.add_argument("--no-calibrate", action="store_true", help="run no trials: all GPUs, DDP as the script has it")
+    parser.add_argument("--no-calibrate", action="store_true", help="run no trials: all GPUs, the script as it is")
     parser.add_argument(
         "--unchecked",
         action="store_true",
@@ -84,6 +82,7 @@ def run(args: argparse.Namespace) -> Answer:
     from advisor.executor.before import judged, stopping
     from advisor.executor.feedback import learn
     from advisor.executor.script import read_script
+    from advisor.rules.proposals import predicted_as_run
     from advisor.rules.script_plan import script_plan
 
     script, *arguments = args.command_line
@@ -191,6 +190,7 @@ def proposed_settings(machine: Machine, rules: Sequence[Rule]) -> "Settings":
     """Return what tells the settings that rules propose beside a plan's own, by what NCCL logged: one set a rule."""
     from advisor.probe.merge import merge
     from advisor.probe.text.nccl_log import read_nccl_log
+    from advisor.rules.recommend import with_environment
 
     def settings(plan: Plan, log: str) -> list[dict[str, str]]:
         told = read_nccl_log(log, "NCCL's log of the first trial")
