@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 # Trackers that would open a run of their own, and how each is told not to.
-QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "DISABLED", "CLEARML_OFFLINE_MODE": "1", "NEPTUNE_MODE": "debug"}
+QUIET = {"WANDB_MODE": "disabled", "CLEARML_OFFLINE_MODE": "1", "NEPTUNE_MODE": "debug"}
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 SAVERS = (  # module, function: all take what is saved first and a path next, or the other way round

@@ -77,7 +77,7 @@ def test_a_slow_plan_loses_and_the_run_is_made_under_the_other(tmp_path: Path) -
     assert slow.timing is not None
     assert slow.timing.median > 0.1
     assert slow.verdict.endswith("x the step time")
-    assert report.predicted is None or report.predicted.source == "measured"
+    assert report.predicted is None  # a model of another kind than those priced by their shapes
     assert (tmp_path / "logs" / "train.log").read_text() == "started\n"  # by the run, not by a trial
     assert checkpoint.read_bytes() != b"of an earlier run"
     command[command.index("run")] = "second"
