@@ -196,7 +196,6 @@ IN_GROUP = re.compile(  # a rank within a group of ranks
     r"(?i)^_?(tp|dp|pp|cp|sp|ep|mp|fsdp|hsdp|shard|replica|data|tensor|pipeline|model|context|sequence|expert|stage|group"
     r"|node|data_parallel|tensor_parallel|pipeline_parallel|model_parallel|expert_parallel|intra_node|inter_node)_rank$"
 )
-COUNT_OF_GPUS = re.compile(r"(?i)^_?(n_?gpus?|num_?gpus?|ngpus_per_node|gpu_count|num_devices|n_procs?|nprocs)$")
 
 OF_FSDP1 = ("optim_state_dict", "full_optim_state_dict", "scatter_full_optim_state_dict", "summon_full_params")
 COLLECTIVES = frozenset(f"{FSDP1}.{name}" for name in OF_FSDP1) | frozenset(

@@ -9,7 +9,6 @@ from advisor.rules.source.value import LOCAL_RANK, LONE, RANK, Event, Value
 BY_RANK = frozenset({RANK, LOCAL_RANK})
 NODE_LOCAL = ("/tmp/", "/local", "/scratch", "/dev/shm", "/mnt/nvme", "/raid")
 NO_FILE = ("io.BytesIO", "BytesIO", "tempfile.", "sys.stdout", "torch.distributed")
-OPENED = "open"
 
 
 class Save(NamedTuple):
