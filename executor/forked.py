@@ -39,11 +39,19 @@ class Forks:
         return folder
 
     def run(
-        self, argv: Sequence[str], ranks: int, folder: RunFolder, environment: Mapping[str, str], limit: float
+        self,
+        argv: Sequence[str],
+        ranks: int,
+        folder: RunFolder,
+        environment: Mapping[str, str],
+        limit: float,
+        *,
+        own_gpu: bool = False,
     ) -> dict[str, Any]:
         """Fork the ranks of a program, one host's, and wait for their end; return their exit statuses.
 
-        `argv` is the program, a file of ours, and its arguments; `limit` in seconds.
+        `argv` is the program, a file of ours, and its arguments; `limit` in seconds. With `own_gpu` each rank sees its
+        own GPU alone, as torchrun's --virtual-local-rank has it.
         """
         port = free_port()
         forked = []
@@ -55,6 +63,9 @@ class Forks:
                 "LOCAL_WORLD_SIZE": ranks,
             }
             world |= {"GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            if own_gpu:
+                visible = environment["CUDA_VISIBLE_DEVICES"].split(",")
+                world |= {"LOCAL_RANK": 0, "CUDA_VISIBLE_DEVICES": visible[rank]}
             forked.append(
                 {
                     "environment": {**environment, **{name: str(value) for name, value in world.items()}},

@@ -26,6 +26,7 @@ class Launch(Value, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     environment: dict[str, str]
     unset: tuple[str, ...] = ()
+    own_gpu: bool = False  # each rank sees its own GPU alone, as cuda:0
 
     def environ(self) -> dict[str, str]:
         """Return the whole environment that it is started in."""
@@ -61,7 +62,8 @@ def plan_launch(
     options.append(f"--log-dir={folder.logs.absolute() / 'torchrun'}")
     if launcher.numa_binding is not None and launcher.device == "cuda":  # without CUDA torchrun aborts
         options.append(f"--numa-binding={launcher.numa_binding}")
-    if facts is not None and sees_one_gpu(plan, facts):
+    own_gpu = facts is not None and sees_one_gpu(plan, facts)
+    if own_gpu:
         options.append("--virtual-local-rank")
     environment = {"ADVISOR_PLAN": str(folder.plan.absolute())} | visible_devices(
         plan.gpus, plan.launcher.device, machine
@@ -78,6 +80,7 @@ def plan_launch(
         argv=(sys.executable, "-P", "-m", "torch.distributed.run", *options, "--", str(WORKER), script, *arguments),
         environment=environment | plan.env,
         unset=tuple(sorted(name for name in environ if name.startswith("PET_"))),  # torchrun's options by another way
+        own_gpu=own_gpu,
     )
 
 

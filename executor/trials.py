@@ -53,7 +53,8 @@ class Trials:
         environment |= {"ADVISOR_PLAN": str(folder.plan.absolute()), "ADVISOR_TRIAL": json.dumps(given)}
         started = time.monotonic()
         argv = [str(WORKER), self._script, *self._arguments]
-        answer = self.forks.run(argv, request.plan.ranks, folder, environment, request.limit)
+        ranks, limit = request.plan.ranks, request.limit
+        answer = self.forks.run(argv, ranks, folder, environment, limit, own_gpu=launch.own_gpu)
         clean(marks)
         records = read_ranks(folder.ranks)
         outcome, said = outcome_of(answer, records, folder)
