@@ -20,6 +20,7 @@ from advisor.rules.plan import Plan
 
 STEPS = 5
 SECONDS = 600.0  # for each of the two
+WITHOUT_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}  # convolutions use it, of 10 bits; the libraries obey this before torch
 SUMS = 0.05  # how near the norms' ratio must be to the ranks, for a loss to be taken as a sum over samples
 BY_FORCE = "or start without this proof, at your own risk: --unchecked"
 WHY = (
@@ -55,7 +56,7 @@ def _steps(
     trials: Trials, plan: Plan, script: str, launch_of: Callable[[Plan, RunFolder], Launch], loss: str
 ) -> tuple[ProofStep, ...]:
     """Run the first steps, and return what rank 0 noted of each."""
-    env = plain_environment(seed=0, proof=True, matched=True, loss=loss)
+    env = plain_environment(seed=0, proof=True, matched=True, loss=loss) | WITHOUT_TF32
     request = Request(plan=plan, purpose="as-is", steps=STEPS, limit=SECONDS, env=env)
     trial, folder = trials.run(request, launch_of)
     ranks = read_ranks(folder.ranks)

@@ -3,6 +3,7 @@
 So a script without torch starts as fast as ever. What the changes are lies in the files beside this one.
 """
 
+import atexit
 import contextlib
 import functools
 import inspect
@@ -122,6 +123,7 @@ def plain_acts(plan: dict[str, Any], given: dict[str, Any], recorder: Any) -> It
     with importing_ours():
         from advisor.executor.in_process import plain
     look = functools.partial(observe, recorder, None)
+    atexit.register(plain.leave, recorder)
     for name, act in plain.acts(plan, given, recorder.folder.parent, recorder.note, look):
         yield name, functools.partial(or_end, act)
 

@@ -4,6 +4,7 @@ Unlike other hooks of ours none of these fails open: without one of them the ran
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,13 @@ def acts(
         yield "torch._dynamo.config", plain_proof.without_compilation
     else:
         replicas.on_loss = functools.partial(_note_losses, note, [])
+
+
+def leave(recorder: Any) -> None:
+    """End the process group, which the script knows nothing of; after an error the other ranks may be gone."""
+    distributed = sys.modules.get("torch.distributed")
+    if recorder.exit_code == 0 and distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _note_losses(note: Callable[..., None], seen: list[int], loss: Any) -> None:

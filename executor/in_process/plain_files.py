@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from advisor.executor.in_process.caches import caches
+
 QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "DISABLED", "CLEARML_OFFLINE_MODE": "1", "NEPTUNE_MODE": "debug"}
 NATIVE = ("/dev/", "/proc/", "/sys/", "/run/")
 SAVERS = (("torch.serialization", "save", 1, "f"), ("safetensors.torch", "save_file", 1, "filename"))
@@ -29,8 +31,7 @@ class Shadow:
 
     def __init__(self, ours: Path) -> None:
         self._root = tempfile.mkdtemp(prefix="files-", dir=ours)
-        caches = os.path.expanduser("~/.cache")  # noqa: PTH111
-        self._native = (*NATIVE, *(f"{folder}{os.sep}" for folder in (self._root, ours.absolute(), caches)))
+        self._native = (*NATIVE, *caches(), *(f"{folder}{os.sep}" for folder in (self._root, ours.absolute())))
         self._pid = os.getpid()
         self._stat, self._mkdir, self._makedirs = os.stat, os.mkdir, os.makedirs
         self._open = io.open

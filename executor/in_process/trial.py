@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from advisor.executor.in_process.caches import caches
+
 # Trackers that would open a run of their own, and how each is told not to.
 QUIET = {"WANDB_MODE": "disabled", "CLEARML_OFFLINE_MODE": "1", "NEPTUNE_MODE": "debug"}
-CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 SAVERS = (  # module, function: all take what is saved first and a path next, or the other way round
     ("torch.serialization", "save"),
@@ -82,13 +83,11 @@ class Writes:
 
     def __init__(self, marks: Path, note: Callable[..., None]) -> None:
         self._marks, self._note = marks, note
-        caches = [os.environ[name] for name in CACHES if name in os.environ]
-        free: list[str | Path] = [*caches, "~/.cache", "~/.triton", "~/.config/matplotlib", "/dev", "/proc", "/run"]
-        free.append(marks.parent)
+        free: list[str | Path] = ["/dev", "/proc", "/run", marks.parent]
         temporary = Path(tempfile.gettempdir())
         if not Path.cwd().is_relative_to(temporary):  # else it is where the user works
             free.append(temporary)
-        self._free = tuple(os.path.realpath(os.path.expanduser(folder)) + os.sep for folder in free)  # noqa: PTH111
+        self._free = (*caches(), *(os.path.realpath(folder) + os.sep for folder in free))
 
     def hear(self, event: str, args: tuple[Any, ...]) -> None:
         judge = JUDGES.get(event)
