@@ -1,12 +1,15 @@
 """Run models under plans by `advisor apply`, and under torchrun alone: losses, weights, step time, memory.
 
 plans.py SECONDS ROWS.jsonl: as many of the trials as fit, on the GPUs that are there (two gloo processes without). The
-next trial imports what it needs while one trains. Last line: {"trials", "equal", "failed"}.
+next trial imports what it needs while one trains. With --overhead N, instead, N pairs of each model under DDP: torchrun
+alone and `apply`, with nothing beside them; --ranks 1 makes both on one GPU. Last line: one JSON object.
 """
 
+import argparse
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -48,16 +51,24 @@ def trials(small: bool) -> list[Trial]:
     found += [Trial(large, more, plan) for plan in every]
     accumulated = f"{text} --accumulate 2"
     found += [Trial(gpt, accumulated, plan) for plan in (ALONE, DDP | {"accumulation": 2}, KEPT | {"accumulation": 2})]
-    long = f"{more} --steps 60"
-    found += [Trial(large, long, plan) for _ in range(3) for plan in (ALONE, DDP | {"gradient_as_bucket_view": False})]
     return found
+
+
+def pairs(small: bool, rounds: int) -> list[Trial]:
+    """List what tells the overhead of `apply`: of a large step, and of one that waits for Python."""
+    gpt, host_bound = ("gpt-2x64", "gpt-4x32") if small else ("gpt-24x1024", "gpt-12x256")
+    sizes = [(gpt, "--batch 2 --seq 32" if small else "--batch 8 --bf16"), (host_bound, "--batch 1 --seq 32")]
+    sizes += [] if small else [("resnet50", "--batch 64")]
+    same = DDP | {"gradient_as_bucket_view": False}
+    every = [(model, f"{options} --steps 100") for model, options in sizes]
+    return [Trial(*each, plan) for _ in range(rounds) for each in every for plan in (ALONE, same)]
 
 
 class Running:
     """A trial whose processes wait for their turn."""
 
-    def __init__(self, trial: Trial, folder: Path) -> None:
-        self.trial = trial
+    def __init__(self, trial: Trial, folder: Path, ranks: int) -> None:
+        self.trial, self._ranks = trial, ranks
         self._folder = folder
         self._go, self._done, self._out = (folder / name for name in ("go", "done", "out"))
         folder.mkdir()
@@ -73,10 +84,10 @@ class Running:
 
     def _launcher(self) -> list[str]:
         if not self.trial.plan:
-            return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+            return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self._ranks}"]
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        launcher = {"nproc_per_node": 2, "device": device, "threads_per_rank": 8 if device == "cuda" else 1}
-        gpus = [f"{'GPU' if device == 'cuda' else 'CPU'}{i}" for i in range(2)]
+        launcher = {"nproc_per_node": self._ranks, "device": device, "threads_per_rank": 8 if device == "cuda" else 1}
+        gpus = [f"{'GPU' if device == 'cuda' else 'CPU'}{i}" for i in range(self._ranks)]
         plan = self._folder / "given.json"
         plan.write_text(json.dumps({"gpus": gpus, "launcher": launcher} | self.trial.plan))
         run = ["--run-dir", str(self._folder / "run"), "--plan", str(plan)]
@@ -131,23 +142,44 @@ def difference(one: list[float], other: list[float]) -> float:
     return max((abs(a - b) / max(abs(b), 1e-12) for a, b in zip(one, other, strict=True)), default=0.0)
 
 
+def overhead(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return by how many per cent a step under `apply` is longer than under torchrun, the median of a model's pairs."""
+    seconds: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        if "seconds" in row:
+            seconds.setdefault(f"{row['model']} {row['options']}", ([], []))[bool(row["plan"])].append(row["seconds"])
+    return {
+        model: round(100 * statistics.median(b / a - 1 for a, b in zip(alone, ours, strict=False)), 2)
+        for model, (alone, ours) in seconds.items()
+        if alone and ours
+    }
+
+
 def main() -> None:
-    seconds, target = float(sys.argv[1]), Path(sys.argv[2])
-    end = time.monotonic() + seconds
-    waiting = trials(small=not torch.cuda.is_available())
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--overhead", type=int, metavar="N", help="only N pairs of `apply` and torchrun")
+    args = parser.parse_args()
+    end = time.monotonic() + args.seconds
+    small = not torch.cuda.is_available()
+    waiting = trials(small) if args.overhead is None else pairs(small, args.overhead)
+    ahead = AHEAD if args.overhead is None else 0
     started: list[Running] = []
     ended: list[Running] = []
     alone: dict[tuple[str, str], dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as temporary, target.open("w") as file:
+    with tempfile.TemporaryDirectory() as temporary, args.rows.open("w") as file:
         try:
             while (started or waiting) and time.monotonic() < end:
-                while waiting and len(started) <= AHEAD:
-                    started.append(Running(waiting.pop(0), Path(temporary) / str(len(waiting))))
+                while waiting and len(started) <= ahead:
+                    started.append(Running(waiting.pop(0), Path(temporary) / str(len(waiting)), args.ranks))
                 current = started.pop(0)
                 current.train()
                 ended.append(current)
-                if len(ended) > 1 or not started:  # the end of the processes before is awaited while this one trains
+                # Unless one is timed alone, the end of the processes before is awaited while the next trains.
+                if len(ended) > (ahead > 0) or not started:
                     rows += write(ended.pop(0).row(), alone, file)
             while ended:
                 rows += write(ended.pop(0).row(), alone, file)
@@ -157,7 +189,8 @@ def main() -> None:
     judged = [row for row in rows if "losses_differ" in row]
     equal = [row for row in judged if row["losses_differ"] < 1e-3]
     failed = [row for row in rows if "failed" in row]
-    print(json.dumps({"trials": len(rows), "equal": len(equal), "of": len(judged), "failed": len(failed)}))
+    told = {"trials": len(rows), "equal": len(equal), "of": len(judged), "failed": len(failed)}
+    print(json.dumps(told if args.overhead is None else told | {"overhead_pct": overhead(rows)}))
 
 
 def write(row: dict[str, Any], alone: dict[tuple[str, str], dict[str, Any]], file: Any) -> list[dict[str, Any]]:
