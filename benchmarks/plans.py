@@ -91,7 +91,7 @@ class Running:
         plan = self._folder / "given.json"
         plan.write_text(json.dumps({"gpus": gpus, "launcher": launcher} | self.trial.plan))
         run = ["--run-dir", str(self._folder / "run"), "--plan", str(plan)]
-        return [sys.executable, "-m", "advisor", "apply", *run]
+        return [sys.executable, "-P", "-m", "advisor", "apply", *run]
 
     def train(self) -> None:
         """Let it train, and wait until it has or its time is up."""

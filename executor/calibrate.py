@@ -32,6 +32,7 @@ from advisor.rules.proposals import Proposal, costs_of, proposals
 from advisor.rules.trial import SURE, Calibrated, Timing, Tried, contenders, margin, settle
 
 MOST_TRIALS = 4  # of one plan
+FLOAT = 4  # bytes
 SHARE_OF_LINKS = 0.15  # of the budget, for measuring links where nothing is kept of them
 Settings = Callable[[Plan, str], Sequence[Mapping[str, str]]]  # what rules propose for a plan, by what NCCL logged
 WITHOUT = {
@@ -105,8 +106,12 @@ def _choose(session: Session, found: Calibrated, task: Task, links: Calibration)
         floors = (Floor(micro_batch=costs.job.micro_batch or 1, seconds=floor),)
         costs = Costs(costs.job, costs.machine, replace(links, floors=floors))
     short = session.done[0].outcome == "out-of-memory"
-    wanted = proposals(costs, task.machine, own, task.only, short_of_memory=short) if own.ranks > 1 else []
-    wanted = [one for one in wanted if task.may_run(one.plan)]
+    seen = session.observed
+    gradients = 0 if seen is None else FLOAT * seen.trainable
+    wanted = []
+    if own.ranks > 1:
+        wanted = proposals(costs, task.machine, own, task.only, gradients=gradients, short_of_memory=short)
+        wanted = [one for one in wanted if task.may_run(one.plan)]
     tried, untried = race(session, own, wanted)
     allowed = [one for one in tried if not task.only or one.strategy in task.only]
     if not session.timings(allowed):

@@ -1,6 +1,7 @@
 """Plans that are worth a trial of a script that makes its own batches, beside the script as it is."""
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
 from msgspec.structs import replace
 
@@ -10,9 +11,11 @@ from advisor.rules.machine import Machine, Value
 from advisor.rules.observed import Observed, job_of, plan_as_run
 from advisor.rules.plan import Plan, Predicted
 from advisor.rules.recommend import assume_missing, demand, price, simplicity
+from advisor.rules.step_time import DEFAULT_BUCKET_MIB, FIRST_BUCKET_MIB, MIB
 from advisor.rules.strategies import Group, island_order, shapes
 
 HALF_WEIGHTS = "bf16-weights"  # as --allow names it: layer norms, too, are then computed in 16 bits
+TRIED_CAPS_MB = (5.0, 100.0)  # MiB; beside DDP's default of 25
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}  # of torch.autocast, as jobs name them
 
 
@@ -22,22 +25,30 @@ class Proposal(Value, frozen=True, kw_only=True):
 
 
 def proposals(
-    costs: Costs | None, machine: Machine, own: Plan, only: Sequence[str], *, short_of_memory: bool = False
+    costs: Costs | None,
+    machine: Machine,
+    own: Plan,
+    only: Sequence[str],
+    *,
+    gradients: int = 0,
+    short_of_memory: bool = False,
 ) -> list[Proposal]:
     """Return the plans to try, the most promising first; what is the same as `own`, the script as it is, is left out.
 
     They use the GPUs of `own` and the script's own batches: a trial changes nothing that the script decides. Without
-    costs, blocks are only computed again where the script as it is was `short_of_memory`.
+    costs, blocks are only computed again where the script as it is was `short_of_memory`. The bytes of its
+    `gradients` tell which bucket caps make a difference.
     """
     if costs is None:
-        plans = list(unpriced(machine, own))
+        plans = [*with_other_buckets(own, gradients), *unpriced(machine, own)]
         if short_of_memory:
             plans += [replace(plan, activation_checkpointing="full") for plan in (own, *plans)]
         found = [Proposal(plan=plan, predicted=None) for plan in plans]
         found.sort(key=lambda one: (demand(one.plan), simplicity(one.plan)))
     else:
         priced = [c.plan for c in price(costs, only, len(own.gpus), 1) if set(c.plan.gpus) == set(own.gpus)]
-        plans = [replace(in_own_precision(plan, costs.job.allow), env=own.env) for plan in priced]
+        priced = [replace(in_own_precision(plan, costs.job.allow), env=own.env) for plan in priced]
+        plans = [other for plan in priced for other in with_other_buckets(plan, gradients)]
         found = [Proposal(plan=plan, predicted=costs.predict(plan, costs.memory(plan))) for plan in plans]
         found = [one for one in found if one.predicted is not None and one.predicted.memory.fits]
         found.sort(key=lambda one: one.predicted.step_seconds if one.predicted else 0.0)
@@ -48,6 +59,22 @@ def in_own_precision(plan: Plan, allow: Sequence[str]) -> Plan:
     """Leave weights in 32 bits, as the script has them under autocast, unless 16 are allowed."""
     keeps = plan.precision == "bf16-params" and HALF_WEIGHTS not in allow
     return replace(plan, precision="bf16-autocast") if keeps else plan
+
+
+def with_other_buckets(plan: Plan, gradients: int) -> Iterator[Plan]:
+    """Yield a plan and, of DDP, the same with other numbers of buckets: on a machine only a trial tells them apart."""
+    yield plan
+    known = {buckets(plan.bucket_cap_mb, gradients)}
+    for cap in (None, *TRIED_CAPS_MB) if plan.strategy == "ddp" else ():
+        if (number := buckets(cap, gradients)) not in known:
+            known.add(number)
+            yield replace(plan, bucket_cap_mb=cap)
+
+
+def buckets(cap_mb: float | None, gradients: int) -> int:
+    """Return about how many buckets DDP fills with so many bytes of gradients."""
+    first, cap = (FIRST_BUCKET_MIB, DEFAULT_BUCKET_MIB) if cap_mb is None else (cap_mb, cap_mb)
+    return 1 + max(0, ceil((gradients / MIB - first) / cap))
 
 
 def unpriced(machine: Machine, own: Plan) -> Iterator[Plan]:

@@ -158,7 +158,7 @@ def price(costs: Costs, only: Sequence[str], gpus: int | None, nodes: int | None
 def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]) -> Candidate | None:
     """Return the shape's fastest plan that fits, or its smallest where none does; None where it makes no plan.
 
-    Every second block is recomputed only where that is faster by more than a tie than all or none.
+    Of plans that tie it is the fastest that recomputes nothing, else all blocks, else every second.
     """
     fitting: list[Candidate] = []
     smallest: Candidate | None = None
@@ -182,9 +182,8 @@ def best_of_shape(costs: Costs, group: Group, shape: Shape, sizes: Sequence[int]
                 break
     if not fitting:
         return smallest
-    best = min(fitting, key=_step_seconds)
-    simpler = min((c for c in fitting if c.plan.activation_checkpointing != "selective"), key=_step_seconds)
-    return simpler if _step_seconds(simpler) <= (1 + TIE) * _step_seconds(best) else best
+    near = _within(fitting, TIE)
+    return min(near, key=lambda c: (CHECKPOINTING.index(c.plan.activation_checkpointing), _step_seconds(c)))
 
 
 def with_wire(costs: Costs, candidate: Candidate) -> Candidate:

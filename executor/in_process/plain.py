@@ -49,6 +49,8 @@ def acts(
         proof = plain_proof.Proof(note)
         replicas.on_loss = proof.loss
         yield "torch.optim.optimizer", proof.steer_optimizers
+        if given.get("nudged"):
+            yield "torch.optim.optimizer", plain_proof.nudge
         yield "torch.amp.autocast_mode", plain_proof.without_autocast
         yield "torch._dynamo.config", plain_proof.without_compilation
     else:

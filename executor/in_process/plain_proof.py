@@ -33,6 +33,25 @@ class Proof:
         module.register_optimizer_step_pre_hook(before_step)
 
 
+def nudge(module: Any, rounding: float | None = None) -> None:
+    """Have all weights begin off by a rounding, by default of their precision: what comes of it is no difference."""
+    add = module.Optimizer.add_param_group
+
+    @functools.wraps(add)
+    def added(optimizer: Any, param_group: Any) -> None:
+        import torch
+
+        add(optimizer, param_group)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in optimizer.param_groups[-1]["params"]:
+                by = torch.finfo(parameter.dtype).eps if rounding is None else rounding
+                noise = torch.rand(parameter.shape, generator=generator) - 0.5
+                parameter.mul_((1 + by * noise.double()).to(parameter.device))
+
+    module.Optimizer.add_param_group = added
+
+
 def without_autocast(autocast_mode: Any) -> None:
     """Have a trial compute in the precision of the weights, in which a small difference tells more."""
     kind = autocast_mode.autocast

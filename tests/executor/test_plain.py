@@ -39,6 +39,16 @@ def test_what_rounding_does_not_explain_is_a_difference(other: list[ProofStep]) 
     assert difference(steps(1.0), other) is not None
 
 
+def test_what_a_rounding_in_the_first_weights_explains_is_none_from_the_second_step_on() -> None:
+    one, other, nudged = steps(1.0, 1.0), steps(1.0, 1.001), steps(1.0, 1.0002)
+    assert difference(one, other) is not None
+    assert difference(one, other, nudged) is None
+    assert proof_of(one, other, "mean", nudged).rounding == pytest.approx(2e-4, rel=1e-2)
+    assert difference(one, steps(1.0, 1.01), nudged) is not None
+    assert difference(one, steps(1.0, 1.5), steps(1.0, 1.4)) is not None  # however much it explains
+    assert difference(one, steps(1.001, 1.0), steps(1.001, 1.0)) is not None
+
+
 @pytest.mark.slow
 def test_a_plain_script_trains_as_in_one_process(scripts: Any, tmp_path: Path) -> None:
     """It loads with workers, evaluates between two steps, normalises by batches, and reads back what it has saved."""

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import pytest
 from msgspec.structs import replace
 
 from advisor.rules.machine import Machine
@@ -30,9 +31,12 @@ def own_plan(machine: Machine) -> Plan:
     return script_plan(machine)
 
 
-def proposed(machine: Machine, seen: Observed | None = SEEN, allow: tuple[str, ...] = ()) -> list[Plan]:
+def proposed(
+    machine: Machine, seen: Observed | None = SEEN, allow: tuple[str, ...] = (), gradients: int = 0
+) -> list[Plan]:
     own = own_plan(machine)
-    return [one.plan for one in proposals(costs_of(seen, machine, own, allow), machine, own, ())]
+    costs = costs_of(seen, machine, own, allow)
+    return [one.plan for one in proposals(costs, machine, own, (), gradients=gradients)]
 
 
 def test_plans_have_the_scripts_own_batches_gpus_and_settings(machine: Machines) -> None:
@@ -57,6 +61,17 @@ def test_weights_stay_in_32_bits_unless_16_are_allowed(machine: Machines) -> Non
 def test_accumulation_that_synchronises_each_pass_is_proposed_to_skip_it(machine: Machines) -> None:
     plans = proposed(machine(4, "a100", "PHB"), replace(SEEN, forwards_per_step=4))
     assert ("ddp", 4) in {(plan.strategy, plan.accumulation) for plan in plans}
+
+
+@pytest.mark.parametrize(
+    ("gradients", "caps"), [(880_000_000, {5.0, 100.0}), (20_000_000, {5.0, 100.0}), (1_000_000, set()), (0, set())]
+)
+def test_bucket_caps_are_proposed_that_make_another_number_of_buckets(
+    machine: Machines, gradients: int, caps: set[float]
+) -> None:
+    for seen in (SEEN, None):
+        plans = proposed(machine(4, "a100", "NV12"), seen, gradients=gradients)
+        assert {plan.bucket_cap_mb for plan in plans if plan.strategy == "ddp"} == caps
 
 
 def test_a_model_of_another_kind_has_each_way_to_shard_and_recomputation_only_for_want_of_memory(
