@@ -29,7 +29,7 @@ from advisor.executor.proof import Proof
 from advisor.executor.prove import prove
 from advisor.executor.refuse import refuse
 from advisor.executor.script import read_script
-from advisor.executor.trials import FORKS, free_port
+from advisor.executor.forked import FORKS, free_port
 from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Launcher, Plan
 

@@ -9,7 +9,7 @@ import runpy
 import sys
 
 from advisor.executor.in_process.plain_proof import nudge, one_process_loads, without_dropout
-from advisor.executor.trials import FORKS
+from advisor.executor.forked import FORKS
 
 os.chdir(sys.argv[1])
 if "PLAIN_ALONE" in os.environ:
