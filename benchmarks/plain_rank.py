@@ -8,8 +8,8 @@ import os
 import runpy
 import sys
 
-from advisor.executor.in_process.plain_proof import nudge, one_process_loads, without_dropout
 from advisor.executor.forked import FORKS
+from advisor.executor.in_process.plain_proof import nudge, one_process_loads, without_dropout
 
 os.chdir(sys.argv[1])
 if "PLAIN_ALONE" in os.environ:
