@@ -4,6 +4,7 @@ With PLAIN_ALONE it drops nothing and loads without workers, like the ranks that
 weights are off by so much, a rounding, from the start: what comes of that is no difference of method.
 """
 
+import importlib
 import os
 import runpy
 import sys
@@ -18,8 +19,6 @@ if "PLAIN_ALONE" in os.environ:
     without_dropout(torch.nn.functional)
     one_process_loads(torch.utils.data.dataloader)
 if "PLAIN_NUDGE" in os.environ:
-    import torch
-
-    nudge(torch.optim.optimizer, float(os.environ["PLAIN_NUDGE"]))
+    nudge(importlib.import_module("torch.optim.optimizer"), float(os.environ["PLAIN_NUDGE"]))
 run = runpy.run_path(str(FORKS), run_name="forks")["run_worker"]
 sys.exit(run(sys.argv[2:]))
