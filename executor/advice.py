@@ -15,6 +15,8 @@ SHARED_MEMORY = re.compile(
     re.I,
 )
 DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+DEVICE_ASSERT = re.compile(r"device-side assert")
+ILLEGAL_ACCESS = re.compile(r"illegal memory access")
 LOADER_KILLED = re.compile(r"DataLoader worker .* (is|are) killed by signal: Killed|exited unexpectedly")
 PORT = re.compile(r"port:? (\d+)|:(\d{4,5})\b")
 DMESG = "sudo dmesg -T | grep -i -E 'killed process|out of memory'"
@@ -78,6 +80,21 @@ BY_WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
             "/dev/shm is full or too small: df -h /dev/shm; ls -l /dev/shm shows what earlier runs have left",
             "in a container: docker run --shm-size=16g, or --ipc=host; Kubernetes: an emptyDir with medium: Memory",
             "fewer data loader workers need less of it",
+        ),
+    ),
+    (
+        DEVICE_ASSERT,
+        (
+            "often an index out of range: a label beyond the classes, a token beyond the vocabulary, a position beyond "
+            "the longest",
+            "CUDA_LAUNCH_BLOCKING=1 in the environment makes the traceback name the line; so does one GPU, or a CPU",
+        ),
+    ),
+    (
+        ILLEGAL_ACCESS,
+        (
+            "CUDA_LAUNCH_BLOCKING=1 in the environment makes the traceback name the line",
+            "look at kernels and extensions of your own first: compute-sanitizer names the access",
         ),
     ),
     (DISK_FULL, ("a disk is full: df -h . /tmp shows which", "free space there, or give --run-dir another disk")),

@@ -1,5 +1,6 @@
 """What went wrong in a run and what to do, for one screen."""
 
+import re
 import signal
 import socket
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from advisor.rules.plan import Plan, Predicted
 
 LAST_LINES = 12
 TAIL = 1 << 15  # bytes of a log that are read
+RANK = re.compile(r"^\[rank\d+\]:\s*")
+NATIVE = re.compile(r"(\[rank\d+\]:)?\s*(frame #\d+: |Exception raised from .*most recent call first)")
 
 
 class Fault(Value, frozen=True, kw_only=True):
@@ -61,15 +64,18 @@ def _sentence(failure: RankFailure, record: RankRecord | None) -> str:
     who = f"rank {failure.rank} (pid {failure.pid} on {socket.gethostname()})"
     steps = len(record.steps) + 1 if record is not None and record.steps else 0
     when = f" after {plural(steps, 'step')}" if steps else ""
+    error = None if record is None or record.failed is None else record.failed.error.splitlines()[0]
+    if failure.status == -signal.SIGABRT and error is not None:  # NCCL's watchdog ends a process whose GPU has failed
+        return f"{who} failed{when}: {error}; it was killed by signal 6 (SIGABRT) on its way out"
     if failure.status < 0:
         when = f" after at least {plural(steps, 'step')}" if steps else ""  # the last second was not yet written
         name = ""
         with suppress(ValueError):
             name = f" ({signal.Signals(-failure.status).name})"
         return f"{who} was killed by signal {-failure.status}{name}{when}"
-    if record is None or record.failed is None:
+    if error is None:
         return f"{who} left with exit code {failure.status}{when}"
-    return f"{who} failed{when}: {record.failed.error.splitlines()[0]}"
+    return f"{who} failed{when}: {error}"
 
 
 def _others(first: int, ranks: Sequence[RankRecord]) -> str | None:
@@ -80,7 +86,7 @@ def _others(first: int, ranks: Sequence[RankRecord]) -> str | None:
 
 
 def _tail(folder: RunFolder, rank: int) -> list[str]:
-    """Return the last lines that a rank wrote to standard error."""
+    """Return the last lines that a rank wrote to standard error, each once and without the frames of native code."""
     try:
         with (folder.logs / f"{rank}.err").open("rb") as file:
             file.seek(0, 2)
@@ -88,4 +94,5 @@ def _tail(folder: RunFolder, rank: int) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    return [line for line in text.splitlines() if line.strip()]
+    told = {RANK.sub("", line): line for line in reversed(text.splitlines())}  # of equal lines the first
+    return [line for line in reversed(told.values()) if line.strip() and not NATIVE.match(line)]

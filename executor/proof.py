@@ -11,8 +11,8 @@ from advisor.rules.machine import Value
 # gradient one of a whole step, so later steps may differ more.
 FIRST = {"float64": 1e-9, "float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 LATER, MOST = 10.0, 2  # times as much for each step, up to the third
-# Of what a rounding in the first weights makes of one process's later steps; where that is more than MOST_BY_ROUNDING
-# they are compared to within that much.
+# Times what roundings in the first weights, a tenth of the first step's tolerance, make of one process's later steps;
+# where that is more than MOST_BY_ROUNDING they are compared to within that much.
 BY_ROUNDING, MOST_BY_ROUNDING = 10.0, 0.1
 SMALL_LOSS, SMALL_NORM = 1e-2, 1e-6  # differences of smaller ones count as if they were so large
 
@@ -24,13 +24,13 @@ class Proof(Value, frozen=True, kw_only=True):
     largest: float  # relative difference of a loss or a gradient's norm
     tolerance: float  # relative, of the first step
     loss: str = "mean"  # "sum": the script's losses are sums over samples
-    rounding: float | None = None  # the largest difference that a rounding in the first weights makes, if asked for
+    rounding: float | None = None  # the largest difference that roundings in the first weights make, if asked for
 
 
 def difference(one: Sequence[ProofStep], many: Sequence[ProofStep], nudged: Sequence[ProofStep] = ()) -> str | None:
     """Say where the ranks differ from one process by more than rounding does; None: nowhere.
 
-    `nudged` are the steps of one process whose weights began a rounding apart: some trainings make much of it.
+    `nudged` are the steps of one process whose weights began some roundings apart: some trainings make much of them.
     """
     allowed = tolerance(one)
     for number, (mine, theirs) in enumerate(zip_longest(one, many)):
@@ -87,6 +87,6 @@ def tolerance(steps: Sequence[ProofStep]) -> float:
 def in_words(proof: Proof, ranks: int) -> str:
     return (
         f"{plural(proof.steps, 'step')} on {ranks} ranks equal to one process, largest difference {proof.largest:.0e}"
-        + ("" if proof.rounding is None else f" (a rounding in the first weights makes {proof.rounding:.0e})")
+        + ("" if proof.rounding is None else f" (roundings in the first weights make {proof.rounding:.0e})")
         + (", with losses that are sums over samples" if proof.loss == "sum" else "")
     )

@@ -33,8 +33,11 @@ class Proof:
         module.register_optimizer_step_pre_hook(before_step)
 
 
+ROUNDINGS = 16  # a tenth of what the first step may differ by
+
+
 def nudge(module: Any, rounding: float | None = None) -> None:
-    """Have all weights begin off by a rounding, by default of their precision: what comes of it is no difference."""
+    """Have all weights begin off by so much, relative; by default by some roundings of their precision."""
     add = module.Optimizer.add_param_group
 
     @functools.wraps(add)
@@ -45,7 +48,7 @@ def nudge(module: Any, rounding: float | None = None) -> None:
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in optimizer.param_groups[-1]["params"]:
-                by = torch.finfo(parameter.dtype).eps if rounding is None else rounding
+                by = ROUNDINGS * torch.finfo(parameter.dtype).eps if rounding is None else rounding
                 noise = torch.rand(parameter.shape, generator=generator) - 0.5
                 parameter.mul_((1 + by * noise.double()).to(parameter.device))
 
