@@ -29,7 +29,7 @@ demo: $(READY)  ## the main job on this machine: probe, recommend, apply
 	$(BIN)/advisor apply examples/train_gpt.py
 
 test: $(READY)  ## all tests
-	$(BIN)/pytest --numprocesses 3 --dist loadfile
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 quick: $(READY)  ## the tests that start no torch process
 	$(BIN)/pytest --numprocesses 2 -m 'not slow'
