@@ -82,11 +82,18 @@ def architecture_of(parameters: dict[str, Shape]) -> Architecture | None:
         return None
     ffn = max(widths)
     heads = max(1, hidden // HEAD_SIZE)
+    # Keys and values: two matrices of one width that nothing takes as it is, or what q, k and v in one have beyond q.
+    shared = [rows for rows, often in ups.items() if often == 2 and rows < hidden and rows not in downs]
+    fused = [(rows - hidden) // 2 for rows in ups if hidden < rows < 3 * hidden and rows not in downs]
+    width = next(iter([*shared, *fused]), hidden)
+    kv_heads, rest = divmod(heads * width, hidden)
+    if rest or not kv_heads or heads % kv_heads:
+        kv_heads = heads
     return Architecture(
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=heads,
+        kv_heads=kv_heads,
         ffn=ffn,
         vocab=tables[0],
         gated_mlp=ups[ffn] > 1,

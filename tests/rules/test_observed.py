@@ -64,10 +64,21 @@ def test_the_sizes_of_a_gpt_are_read_off_its_parameters(layers: int, heads: int,
     assert job.params == count_params(found, 256)
 
 
+@pytest.mark.parametrize(("kv", "kv_heads"), [(1024, 16), (256, 4), (64, 1), (100, 16)])
+def test_keys_and_values_that_heads_share_are_seen_fused_or_not(kv: int, kv_heads: int) -> None:
+    apart = llama(2, 1024, 2816, 32000, kv)
+    fused = {name: shape for name, shape in apart.items() if ".k_proj" not in name and ".v_proj" not in name}
+    fused |= {name: (1024 + 2 * kv, 1024) for name in fused if ".q_proj" in name}
+    for shapes in (apart, fused):
+        found = architecture_of(shapes)
+        assert found is not None
+        assert (found.ffn, found.kv_heads, found.gated_mlp) == (2816, kv_heads, True)
+
+
 def test_a_llama_has_a_gated_mlp_and_no_biases() -> None:
     found = architecture_of(llama(4, 512, 1408, 32000, 128))
     assert found == Architecture(
-        layers=4, hidden=512, heads=8, kv_heads=8, ffn=1408, vocab=32000, gated_mlp=True, rmsnorm=True
+        layers=4, hidden=512, heads=8, kv_heads=2, ffn=1408, vocab=32000, gated_mlp=True, rmsnorm=True
     )
 
 
