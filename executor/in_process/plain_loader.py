@@ -11,6 +11,7 @@ import zlib
 from collections import deque
 from typing import Any
 
+from advisor.executor.in_process.plain_backward import Backward
 from advisor.executor.in_process.plain_random import SAMPLES, STEP, Streams
 from advisor.executor.in_process.plain_replicas import Replicas
 from advisor.executor.in_process.plain_share import Ranks, Share, place, split
@@ -39,16 +40,16 @@ class Pass:
 
 
 class Loaders:
-    def __init__(self, ranks: Ranks, streams: Streams, replicas: Replicas) -> None:
-        self._ranks, self._streams, self._replicas = ranks, streams, replicas
+    def __init__(self, ranks: Ranks, streams: Streams, replicas: Replicas, backward: Backward) -> None:
+        self._ranks, self._streams, self._replicas, self._expect = ranks, streams, replicas, backward.expect
         self._passes: weakref.WeakKeyDictionary[Any, Pass | None] = weakref.WeakKeyDictionary()
         self._training: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that have been trained on
         self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._now: Pass | None = None  # the batch of which is in training
         self._left: tuple[Pass | None, Share] | None = None  # a batch that is trained on after an evaluation
         self._share: Share | None = None  # of the batch that is being loaded whole
-        replicas.on_backward = self._backward
-        replicas.on_evaluation = self._evaluated
+        backward.on_backward = self._backward
+        backward.on_evaluation = self._evaluated
 
     def steer(self, module: Any) -> None:
         """Change the iterators of torch.utils.data.dataloader."""
@@ -179,7 +180,7 @@ class Loaders:
             share = self._split(length(data), current)
             mark = mark_of_content(data) if current.given < COMPARED else share.whole
             data = part(data, share)
-        self._replicas.expect(mark)
+        self._expect(mark)
         if other and fresh and before is not None and (before.samples * share.whole != share.samples * before.whole):
             raise RuntimeError(TWO_SIZES.format(where=current.where, ranks=self._ranks.ranks))
         current.given += 1
