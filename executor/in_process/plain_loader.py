@@ -3,6 +3,8 @@
 A loader that is iterated without gradients, or while the models are in eval() mode, stays whole.
 """
 
+import array
+import contextlib
 import copy
 import functools
 import numbers
@@ -60,12 +62,14 @@ class Loaders:
         @functools.wraps(init)
         def begin(iterator: Any, loader: Any) -> None:
             self._enter()
+            self._streams.draw()
             init(iterator, loader)
             self._start(iterator, loader)
 
         @functools.wraps(reset)
         def again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             self._enter()
+            self._streams.draw()
             if not first_iter:
                 self._start(iterator, loader)
             reset(iterator, loader, first_iter)
@@ -104,7 +108,6 @@ class Loaders:
         if self._ranks.share is not None:
             self._left = self._now, self._ranks.share
         self._ranks.share = self._now = None
-        self._streams.draw()
 
     def _back(self) -> None:
         """Go back to the batch that was in training before an evaluation, which has ended or is given up."""
@@ -154,6 +157,7 @@ class Loaders:
         other = self._now is not None and self._now is not current
         self._enter()
         if current is None:
+            self._streams.draw()
             try:
                 return following(iterator)
             except StopIteration:
@@ -161,19 +165,19 @@ class Loaders:
                 raise
         if current.looked and current.trained < current.given:
             raise RuntimeError(NO_BACKWARD.format(where=current.where))
-        if current.by_index and iterator._num_workers == 0:
-            self._streams.draw(SAMPLES)
+        if not current.by_index or iterator._num_workers:  # else drawing an index, which comes first, does it
+            self._streams.draw()
         self._ranks.fetching = True
         try:
             data = following(iterator)
-        except StopIteration:
-            if current.given and not current.trained:
+        except BaseException as error:
+            self._streams.draw()
+            if isinstance(error, StopIteration) and current.given and not current.trained:
                 raise RuntimeError(NO_BACKWARD.format(where=current.where)) from None
             raise
         finally:
             self._ranks.fetching = False
             self._share = None
-            self._streams.draw()
         if current.shares:
             share, mark = current.shares.popleft()
         else:
@@ -208,6 +212,8 @@ class Loaders:
 
 def mark_of_index(index: Any) -> float:
     """Return a number that tells batches apart, equal on all ranks that draw the same."""
+    with contextlib.suppress(TypeError, OverflowError):
+        return float(zlib.crc32(array.array("q", index)))
     return float(zlib.crc32(repr([int(one) if isinstance(one, numbers.Integral) else one for one in index]).encode()))
 
 
