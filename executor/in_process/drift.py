@@ -1,5 +1,6 @@
 """Tensors that should be equal on all ranks: compared by sums of their bits, and by samples where these differ."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,13 +21,15 @@ def apart(tensors: Sequence[Any], gather: Gather) -> list[int]:
     suspects = [i for i, sums in enumerate(columns) if -1 not in sums and len(set(sums)) > 1]
     if not suspects:
         return []
-    everyone = gather([number for i in suspects for number in sample(tensors[i])])
-    rows = [[one[at : at + SAMPLED] for at in range(0, len(one), SAMPLED)] for one in everyone]
-    return [
-        i
-        for i, samples in zip(suspects, zip(*rows, strict=True), strict=True)
-        if any(differ(samples[0], one) for one in samples)
-    ]
+    import torch
+
+    everyone = gather(torch.cat([sample(tensors[i], SAMPLED).cpu() for i in suspects]).tolist())
+    found = []
+    for place, i in enumerate(suspects):
+        first, *others = (row[place * SAMPLED : (place + 1) * SAMPLED] for row in everyone)
+        if any(difference(first, other) > APART for other in others):
+            found.append(i)
+    return found
 
 
 def fingerprints(tensors: Sequence[Any]) -> list[float]:
@@ -51,13 +54,19 @@ def bits(tensor: Any) -> Any:
     return (torch.view_as_real(dense) if dense.is_complex() else dense).view(whole[dense.element_size()])
 
 
-def sample(tensor: Any) -> list[float]:
+def sample(tensor: Any, numbers: int) -> Any:
     """Return numbers from all over a tensor, always as many."""
+    import torch
+
     flat = tensor.detach().reshape(-1)
-    some = flat[:: max(1, len(flat) // SAMPLED)][:SAMPLED].double().tolist()
-    return [*some, *[0.0] * (SAMPLED - len(some))]
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    some = flat[:: max(1, len(flat) // numbers)][:numbers].double()
+    return torch.nn.functional.pad(some, (0, numbers - len(some)))
 
 
-def differ(one: Sequence[float], other: Sequence[float]) -> bool:
-    pairs = [(a, b) for a, b in zip(one, other, strict=True) if a == a and b == b]  # noqa: PLR0124 - no NaN
-    return sum((a - b) ** 2 for a, b in pairs) > APART**2 * sum(a**2 for a, _ in pairs)
+def difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return how far apart two samples are, relative to the first."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=True) if math.isfinite(a) and math.isfinite(b)]
+    apart, size = sum((a - b) ** 2 for a, b in pairs), sum(a**2 for a, _ in pairs)
+    return math.sqrt(apart / size) if size else math.inf if apart else 0.0
