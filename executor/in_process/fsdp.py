@@ -1,9 +1,12 @@
-"""Scripts that shard their model themselves: the plan's settings go in where their calls leave them open."""
+"""Scripts that shard their model themselves: the plan's settings go in where their calls leave them open.
+
+Whoever shards, what is sharded is watched here.
+"""
 
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from advisor.executor.in_process import sharded
@@ -93,3 +96,35 @@ def fsdp1_settings(plan: dict[str, Any]) -> dict[str, Any]:
     if plan["cpu_offload"]:
         wanted["cpu_offload"] = CPUOffload(offload_params=True)
     return wanted
+
+
+def watching_acts(watch: Callable[[Any], Any]) -> Iterator[tuple[str, Callable[[Any], None]]]:
+    """Name the modules of torch that shard, and how each is made to tell of what it has sharded."""
+    yield "torch.distributed.fsdp._fully_shard._fully_shard", functools.partial(watch_fully_shard, watch)
+    yield "torch.distributed.fsdp.fully_sharded_data_parallel", functools.partial(watch_fsdp1, watch)
+
+
+def watch_fully_shard(watch: Callable[[Any], Any], fsdp: Any) -> None:
+    """Watch each module that is sharded; the one that holds all others comes last."""
+    original = fsdp.fully_shard
+
+    @functools.wraps(original)
+    def fully_shard(module: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(module, *args, **kwargs)
+        for one in module if isinstance(module, list | tuple) else [module]:
+            watch(one)
+        return result
+
+    fsdp.fully_shard = fully_shard
+
+
+def watch_fsdp1(watch: Callable[[Any], Any], fsdp: Any) -> None:
+    kind = fsdp.FullyShardedDataParallel
+    build = kind.__init__
+
+    @functools.wraps(build)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        watch(self)
+
+    kind.__init__ = init

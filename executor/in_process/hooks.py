@@ -50,6 +50,7 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
             alike,
             blocks,
             ddp,
+            drift_watch,
             fsdp,
             hold,
             micro_batches,
@@ -63,7 +64,9 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
     for library in (on_accelerate, on_lightning):
         yield from library.acts(plan, recorder.note, failing_open)
     look_at = functools.partial(observe, recorder, None)
-    yield "deepspeed", functools.partial(on_deepspeed.steer, plan, recorder, failing_open, look_at)
+    same, drift = alike.Alike(failing_open), drift_watch.DriftWatch(failing_open)
+    watch = failing_open(same.watch)
+    yield "deepspeed", functools.partial(on_deepspeed.steer, plan, recorder, failing_open, look_at, watch)
     asked = None
     if plan.get("accumulation", 1) > 1:
         asked = micro_batches.MicroBatches(plan)
@@ -71,6 +74,10 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
         yield "torch.amp.grad_scaler", asked.steer_scaler
     if plan.get("cpu_offload"):
         yield "torch.distributed.distributed_c10d", offload.steer_process_group
+    yield "torch.optim.optimizer", same.steer_optimizers
+    yield "torch.optim.optimizer", drift.steer_optimizers
+    yield "torch.utils.data.dataloader", same.steer_loaders
+    yield from fsdp.watching_acts(watch)
     if plan["strategy"] in ("fsdp", "hsdp"):
         sharding = sharded.Sharding(plan, recorder.note)
         if plan.get("shard_from") == "cpu" and plan["launcher"]["device"] != "cpu":
@@ -101,11 +108,7 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
         static = static_graph.StaticGraph(recorder.note)
         yield "torch.optim.optimizer", static.steer_optimizers
         yield "torch.nn.parallel.distributed", static.steer_ddp
-    same = alike.Alike(failing_open)
-    finish.append(same.watch)
-    yield "torch.optim.optimizer", same.steer_optimizers
-    yield "torch.utils.data.dataloader", same.steer_loaders
-    finish.insert(0, functools.partial(observe, recorder, asked))
+    finish = [functools.partial(observe, recorder, asked), *finish, same.watch, drift.watch]
     yield "torch.nn.parallel.distributed", functools.partial(steer_ddp, plan, recorder.note, prepare, finish)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import sys
+from typing import Any
 
 WAIT_SECONDS = 20.0  # between a rank that is there and one that does other work first, such as writing a log
 EVALUATION_SECONDS = 60.0  # the first batch may have to start data loaders
@@ -18,11 +19,10 @@ class Meetings:
     def meet(self, what: str, advice: str, seconds: float = WAIT_SECONDS) -> None:
         """Wait for all ranks, through the store; raise RuntimeError naming those that do not come."""
         import torch.distributed as dist
-        from torch.distributed.distributed_c10d import _get_default_store
 
         if dist.get_world_size() == 1:
             return
-        store, me = _get_default_store(), dist.get_rank()
+        store, me = the_store(), dist.get_rank()
         self._held += 1
         keys = {rank: f"advisor/{self._held}/{what}/{rank}" for rank in range(dist.get_world_size())}
         store.set(keys[me], "")
@@ -42,6 +42,13 @@ class Meetings:
                 f"{what} is a collective when the model is sharded, and {ranks} {', '.join(missing)} did not come "
                 f"within {seconds:.0f} s (there: {came}): {advice}"
             ) from None
+
+
+def the_store() -> Any:
+    """Return the store through which the ranks found each other."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
 
 
 def say(line: str) -> None:

@@ -22,7 +22,9 @@ WHOLE_STATE = (
 )
 
 
-def steer(plan: dict[str, Any], recorder: Any, guard: Call, observe: Call, deepspeed: Any) -> None:
+def steer(  # noqa: PLR0917 - in the order of hooks.py
+    plan: dict[str, Any], recorder: Any, guard: Call, observe: Call, watch: Call, deepspeed: Any
+) -> None:
     """Complete the config of each engine that the script builds, and count the steps of the first."""
     start = deepspeed.initialize
     signature = inspect.signature(start)
@@ -55,6 +57,7 @@ def steer(plan: dict[str, Any], recorder: Any, guard: Call, observe: Call, deeps
         if len(engines) == 1:
             guard(count_steps)(result[0], recorder, guard)
             observe(result[0].module)
+            watch(result[0])
         return result
 
     deepspeed.initialize = initialize

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from advisor.executor.in_process import plain_files, plain_losses, plain_proof, plain_random, plain_reads
+from advisor.executor.in_process.plain_backward import Backward
+from advisor.executor.in_process.plain_buckets import BUCKET
+from advisor.executor.in_process.plain_gradients import Gradients
 from advisor.executor.in_process.plain_loader import Loaders
 from advisor.executor.in_process.plain_random import Streams
 from advisor.executor.in_process.plain_replicas import Replicas
@@ -24,14 +27,16 @@ def acts(
     """Name the modules that are changed, and how. `given` says how losses and random numbers are dealt with."""
     ranks = Ranks(plan["launcher"]["device"], given)
     streams = Streams(ranks)
-    replicas = Replicas(ranks, plan.get("bucket_cap_mb"), observe)
-    loaders = Loaders(ranks, streams, replicas)
+    bucket_mb = plan.get("bucket_cap_mb")
+    gradients = Gradients(ranks, BUCKET if bucket_mb is None else int(bucket_mb * 2**20))
+    replicas, backward = Replicas(ranks, gradients, observe), Backward(ranks, gradients)
+    loaders = Loaders(ranks, streams, replicas, backward)
     yield "torch.optim.optimizer", streams.seed_torch
     yield "numpy.random", streams.seed_numpy
     yield "torch.optim.optimizer", replicas.steer_optimizers
-    yield "torch.autograd", replicas.steer_autograd
-    yield "torch.amp.grad_scaler", replicas.steer_scaler
-    yield "torch.autograd.grad_mode", replicas.steer_grad_mode
+    yield "torch.autograd", backward.steer_autograd
+    yield "torch.amp.grad_scaler", backward.steer_scaler
+    yield "torch.autograd.grad_mode", backward.steer_grad_mode
     yield "torch.utils.data.dataloader", loaders.steer
     yield "torch._tensor", lambda module: plain_reads.steer(ranks, module.Tensor)
     yield "torch.nn.functional", functools.partial(plain_losses.steer, ranks)
@@ -47,14 +52,14 @@ def acts(
             yield "torch.optim.optimizer", lambda _: plain_random.match(ranks)
     if given.get("proof"):
         proof = plain_proof.Proof(note)
-        replicas.on_loss = proof.loss
+        backward.on_loss = proof.loss
         yield "torch.optim.optimizer", proof.steer_optimizers
         if given.get("nudged"):
             yield "torch.optim.optimizer", plain_proof.nudge
         yield "torch.amp.autocast_mode", plain_proof.without_autocast
         yield "torch._dynamo.config", plain_proof.without_compilation
     else:
-        replicas.on_loss = functools.partial(_note_losses, note, [])
+        backward.on_loss = functools.partial(_note_losses, note, [])
 
 
 def leave(recorder: Any) -> None:

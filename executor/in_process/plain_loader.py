@@ -3,6 +3,8 @@
 A loader that is iterated without gradients, or while the models are in eval() mode, stays whole.
 """
 
+import array
+import contextlib
 import copy
 import functools
 import numbers
@@ -11,6 +13,7 @@ import zlib
 from collections import deque
 from typing import Any
 
+from advisor.executor.in_process.plain_backward import Backward
 from advisor.executor.in_process.plain_random import SAMPLES, STEP, Streams
 from advisor.executor.in_process.plain_replicas import Replicas
 from advisor.executor.in_process.plain_share import Ranks, Share, place, split
@@ -39,16 +42,16 @@ class Pass:
 
 
 class Loaders:
-    def __init__(self, ranks: Ranks, streams: Streams, replicas: Replicas) -> None:
-        self._ranks, self._streams, self._replicas = ranks, streams, replicas
+    def __init__(self, ranks: Ranks, streams: Streams, replicas: Replicas, backward: Backward) -> None:
+        self._ranks, self._streams, self._replicas, self._expect = ranks, streams, replicas, backward.expect
         self._passes: weakref.WeakKeyDictionary[Any, Pass | None] = weakref.WeakKeyDictionary()
         self._training: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that have been trained on
         self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._now: Pass | None = None  # the batch of which is in training
         self._left: tuple[Pass | None, Share] | None = None  # a batch that is trained on after an evaluation
         self._share: Share | None = None  # of the batch that is being loaded whole
-        replicas.on_backward = self._backward
-        replicas.on_evaluation = self._evaluated
+        backward.on_backward = self._backward
+        backward.on_evaluation = self._evaluated
 
     def steer(self, module: Any) -> None:
         """Change the iterators of torch.utils.data.dataloader."""
@@ -59,12 +62,14 @@ class Loaders:
         @functools.wraps(init)
         def begin(iterator: Any, loader: Any) -> None:
             self._enter()
+            self._streams.draw()
             init(iterator, loader)
             self._start(iterator, loader)
 
         @functools.wraps(reset)
         def again(iterator: Any, loader: Any, first_iter: bool = False) -> None:
             self._enter()
+            self._streams.draw()
             if not first_iter:
                 self._start(iterator, loader)
             reset(iterator, loader, first_iter)
@@ -103,7 +108,6 @@ class Loaders:
         if self._ranks.share is not None:
             self._left = self._now, self._ranks.share
         self._ranks.share = self._now = None
-        self._streams.draw()
 
     def _back(self) -> None:
         """Go back to the batch that was in training before an evaluation, which has ended or is given up."""
@@ -153,6 +157,7 @@ class Loaders:
         other = self._now is not None and self._now is not current
         self._enter()
         if current is None:
+            self._streams.draw()
             try:
                 return following(iterator)
             except StopIteration:
@@ -160,26 +165,26 @@ class Loaders:
                 raise
         if current.looked and current.trained < current.given:
             raise RuntimeError(NO_BACKWARD.format(where=current.where))
-        if current.by_index and iterator._num_workers == 0:
-            self._streams.draw(SAMPLES)
+        if not current.by_index or iterator._num_workers:  # else drawing an index, which comes first, does it
+            self._streams.draw()
         self._ranks.fetching = True
         try:
             data = following(iterator)
-        except StopIteration:
-            if current.given and not current.trained:
+        except BaseException as error:
+            self._streams.draw()
+            if isinstance(error, StopIteration) and current.given and not current.trained:
                 raise RuntimeError(NO_BACKWARD.format(where=current.where)) from None
             raise
         finally:
             self._ranks.fetching = False
             self._share = None
-            self._streams.draw()
         if current.shares:
             share, mark = current.shares.popleft()
         else:
             share = self._split(length(data), current)
             mark = mark_of_content(data) if current.given < COMPARED else share.whole
             data = part(data, share)
-        self._replicas.expect(mark)
+        self._expect(mark)
         if other and fresh and before is not None and (before.samples * share.whole != share.samples * before.whole):
             raise RuntimeError(TWO_SIZES.format(where=current.where, ranks=self._ranks.ranks))
         current.given += 1
@@ -207,6 +212,8 @@ class Loaders:
 
 def mark_of_index(index: Any) -> float:
     """Return a number that tells batches apart, equal on all ranks that draw the same."""
+    with contextlib.suppress(TypeError, OverflowError):
+        return float(zlib.crc32(array.array("q", index)))
     return float(zlib.crc32(repr([int(one) if isinstance(one, numbers.Integral) else one for one in index]).encode()))
 
 
