@@ -203,7 +203,7 @@ def kept_equal(model: Any) -> list[tuple[str, Any]]:
 
 def copied(parameter: Any) -> bool:
     """Say whether a parameter is a shard of which other ranks have a copy: hybrid sharding on a 2-D mesh."""
-    kinds = getattr(parameter, "placements", ())
+    kinds: Any = getattr(parameter, "placements", ())
     return len(kinds) == 2 and kinds[0].is_replicate() and kinds[1].is_shard()
 
 

@@ -34,7 +34,7 @@ class Bucket:
         if len(gradients) == 1 and first is not None and first.is_contiguous():
             return first.detach(), [first]
         # Not the same tensor each time: the script may keep a gradient for longer than a step.
-        flat = torch.empty(sum(self._parts), dtype=self._dtype, device=self._device_of(gradients))
+        flat: Any = torch.empty(sum(self._parts), dtype=self._dtype, device=self._device_of(gradients))
         views = [
             part.view(shape) if strides is None else part.as_strided(shape, strides)
             for part, (shape, strides) in zip(flat.split(self._parts)[::2], self._layouts, strict=True)
@@ -45,7 +45,7 @@ class Bucket:
         if there:
             torch._foreach_copy_([view for view, _ in there], [one for _, one in there])
         for parameter, gradient, view in zip(parameters, gradients, views, strict=True):
-            if gradient is not None:
+            if parameter is not None and gradient is not None:
                 parameter.grad = view
         return flat, views
 

@@ -242,7 +242,7 @@ def _reached(places: list[float]) -> list[tuple[float, int]]:
 def whence() -> tuple[Any, ...]:
     """Return what tells the place of the script, and how it came there."""
     frame = sys._getframe(3)
-    key = []
+    key: list[tuple[str, int]] = []
     while frame is not None and len(key) < DEPTH:
         key.append((frame.f_code.co_filename, frame.f_lasti))
         frame = frame.f_back  # type: ignore[assignment]
