@@ -8,10 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from advisor.executor.in_process import plain_files, plain_losses, plain_proof, plain_random, plain_reads
+from advisor.executor.in_process import (
+    plain_files,
+    plain_losses,
+    plain_proof,
+    plain_random,
+    plain_reads,
+    plain_recompute,
+    plain_whole,
+)
 from advisor.executor.in_process.plain_loader import Loaders
 from advisor.executor.in_process.plain_random import Streams
 from advisor.executor.in_process.plain_replicas import Replicas
+from advisor.executor.in_process.plain_shards import Shards
 from advisor.executor.in_process.plain_share import Ranks
 
 Act = Callable[[Any], None]
@@ -25,9 +34,18 @@ def acts(
     streams = Streams(ranks)
     replicas = Replicas(ranks, plan.get("bucket_cap_mb"), observe)
     loaders = Loaders(ranks, streams, replicas)
+    if plan["activation_checkpointing"] != "none":
+        replicas.prepare = functools.partial(plain_recompute.recompute, plan["activation_checkpointing"])
+    if plan["strategy"] in ("fsdp", "hsdp") and ranks.ranks > 1:
+        replicas.shards = shards = Shards(plan, ranks, note)
+        yield "torch.autograd", shards.steer_autograd
+        yield "torch.nn.modules.module", shards.steer_modules
+        yield "torch.nn.utils.clip_grad", plain_whole.steer_clipping
     yield "torch.optim.optimizer", streams.seed_torch
     yield "numpy.random", streams.seed_numpy
     yield "torch.optim.optimizer", replicas.steer_optimizers
+    if replicas.shards is not None:  # after it, so that new groups hold shards before they are looked at
+        yield "torch.optim.optimizer", replicas.shards.steer_optimizers
     yield "torch.autograd", replicas.steer_autograd
     yield "torch.amp.grad_scaler", replicas.steer_scaler
     yield "torch.autograd.grad_mode", replicas.steer_grad_mode

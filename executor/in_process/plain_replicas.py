@@ -6,10 +6,14 @@ copies, pickles and `type(model)` are those of one process.
 
 import functools
 import gc
+import math
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from advisor.executor.in_process import whole
+from advisor.executor.in_process.plain_shards import Shards
 from advisor.executor.in_process.plain_share import Ranks, place
 
 BUCKET = 25 * 2**20  # bytes reduced at once, unless the plan says another number
@@ -45,6 +49,8 @@ class Replicas:
         self.on_backward: Callable[[], None] = lambda: None
         self.on_evaluation: Callable[[], None] = lambda: None
         self.on_loss: Callable[[Any], None] = lambda loss: None  # with the batch's own loss
+        self.prepare: Callable[[Any], None] = lambda root: None  # a model before its first step
+        self.shards: Shards | None = None
 
     def training(self) -> bool:
         """Say whether a model is in training mode, and known by its optimizer."""
@@ -88,7 +94,11 @@ class Replicas:
             if self._ranks.ranks > 1:
                 with torch.no_grad():
                     spread([*family, *buffers])
-            for parameter in family:
+            if root is not None:
+                self.prepare(root)
+                if self.shards is not None and family:
+                    family = self.shards.adopt(root, family)
+            for parameter in owned if root is None else root.parameters():
                 self._known.add(id(parameter))
                 weakref.finalize(parameter, self._known.discard, id(parameter))
             if family:
@@ -109,7 +119,7 @@ class Replicas:
             *args: Any,
             **kwargs: Any,
         ) -> None:
-            if not self._families:
+            if not self._roots and not self._families:
                 original(tensors, grad_tensors, retain_graph, create_graph, *args, **kwargs)
                 return
             before = self._versions()
@@ -130,7 +140,7 @@ class Replicas:
     def _hearing(self, enter: Any) -> Any:
         @functools.wraps(enter)
         def entered(context: Any) -> Any:
-            if self._ranks.active:
+            if self._ranks.active and not _by_torch():
                 self.on_evaluation()
             return enter(context)
 
@@ -171,7 +181,8 @@ class Replicas:
             new = {i for i, (one, version) in enumerate(pairs) if one is not None and _version(one) != version}
             if new:
                 touched.append(([one for one, _ in pairs], new))
-        if not touched:
+        sharded = self.shards is not None and self.shards.reached
+        if not (touched or sharded):
             return
         if self._ranks.share is None and self._ranks.ranks > 1:
             raise RuntimeError(NO_BATCH.format(where=place()))
@@ -209,9 +220,12 @@ class Replicas:
         import torch
         import torch.distributed as dist
 
-        mean = own = loss.detach().clone() if loss is not None and loss.numel() == 1 else None
+        mean = own = whole.value(loss) if loss is not None and loss.numel() == 1 else None
         if self._ranks.ranks == 1:
             return mean
+        if own is not None and not touched:
+            mean = own.double() * (self._ranks.factor() / self._ranks.ranks)
+            dist.all_reduce(mean)
         for parameters, new in touched:
             parts = [(one, i in new) for i, one in enumerate(parameters) if one is not None and one.requires_grad]
             if any(one.grad is not None and one.grad.is_sparse for one, _ in parts):
@@ -250,14 +264,24 @@ class Replicas:
 
         if self._ranks.ranks == 1 or not self._ranks.begun:
             return
+        shards = [0.0, 0.0] if self.shards is None else self.shards.sums()
         with torch.no_grad():
             alive = [one for family in self._families for ref in family if (one := ref()) is not None]
             alive += [one for ref in self._roots if (root := ref()) is not None for one in root.buffers()]
             sums = [one.detach().double().sum() for one in alive]
             check = float(torch.stack([one.cpu() for one in sums]).sum()) if sums else 0.0
-        everyone = self._ranks.gather([check, float(len(alive))])
-        if any(one != everyone[0] for one in everyone) and check == check:  # noqa: PLR0124 - not NaN
+        everyone = self._ranks.gather([check, float(len(alive)), *shards])
+        same = {tuple(one[:2]) for one in everyone}
+        of_index = {tuple(one[2:]) for one in everyone}
+        apart = len(same) > 1 or len(of_index) > len({index for _, index in of_index})
+        if apart and not any(math.isnan(number) for one in everyone for number in one):
             raise RuntimeError(DRIFT.format(step=self._steps))
+
+
+def _by_torch() -> bool:
+    """Say whether what comes without gradients is FSDP's own work, itself or under torch's decorator."""
+    frames = sys._getframe(2), sys._getframe(3)
+    return any(str(frame.f_globals.get("__name__", "")).startswith("torch.distributed.") for frame in frames)
 
 
 def _version(parameter: Any) -> tuple[int | None, int | None]:

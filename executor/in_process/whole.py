@@ -41,6 +41,12 @@ def gathered(value: Any) -> Any:
     return full
 
 
+def value(tensor: Any) -> Any:
+    """Return a copy of a tensor's value, whole."""
+    tensor = tensor.detach()
+    return gathered(tensor) if is_sharded(tensor) else tensor.clone()
+
+
 def gathers_on_cpu() -> bool:
     import torch.distributed as dist
 
@@ -133,14 +139,22 @@ def copy_whole(module: Any, memo: dict[int, Any]) -> Any:
     plain = object.__new__(kind.__mro__[kind._orig_cls_mro_index])
     memo[id(module)] = plain
     state = {name: value for name, value in vars(module).items() if name not in (STATE_KEY, REGISTRY_KEY)}
+    vars(plain).update(copy.deepcopy(_without_hooks(state), memo))
+    for part in plain.modules():
+        vars(part).update(_without_hooks(vars(part)))
+    return plain
+
+
+def _without_hooks(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a module's state without the hooks of sharding; each kind of them before what is known of its flags."""
+    state = dict(state)
     for name, value in state.items():
         if name.endswith("_hooks") and isinstance(value, dict):
             state[name] = type(value)((key, hook) for key, hook in value.items() if not _of_sharding(hook))
         elif name.endswith(("_hooks_with_kwargs", "_hooks_always_called")):
             hooks = state[name.removesuffix("_with_kwargs").removesuffix("_always_called")]
             state[name] = type(value)((key, flag) for key, flag in value.items() if key in hooks)
-    vars(plain).update(copy.deepcopy(state, memo))
-    return plain
+    return state
 
 
 def _of_sharding(hook: Any) -> bool:
