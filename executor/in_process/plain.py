@@ -36,6 +36,7 @@ def acts(
     loaders = Loaders(ranks, streams, replicas)
     if plan["activation_checkpointing"] != "none":
         replicas.prepare = functools.partial(plain_recompute.recompute, plan["activation_checkpointing"])
+        yield "torch.nn.modules.module", plain_recompute.steer_modules
     if plan["strategy"] in ("fsdp", "hsdp") and ranks.ranks > 1:
         replicas.shards = shards = Shards(plan, ranks, note)
         yield "torch.autograd", shards.steer_autograd

@@ -130,7 +130,6 @@ class ModelState:
 def copy_whole(module: Any, memo: dict[int, Any]) -> Any:
     """Deep-copy a sharded module as a whole and plain one, as a copy of the model under DDP would be. A collective."""
     from torch import nn
-    from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 
     for parameter in module.parameters():
         if is_sharded(parameter) and id(parameter) not in memo:
@@ -138,16 +137,17 @@ def copy_whole(module: Any, memo: dict[int, Any]) -> Any:
     kind: Any = type(module)
     plain = object.__new__(kind.__mro__[kind._orig_cls_mro_index])
     memo[id(module)] = plain
-    state = {name: value for name, value in vars(module).items() if name not in (STATE_KEY, REGISTRY_KEY)}
-    vars(plain).update(copy.deepcopy(_without_hooks(state), memo))
+    vars(plain).update(copy.deepcopy(without_sharding(vars(module)), memo))
     for part in plain.modules():
-        vars(part).update(_without_hooks(vars(part)))
+        vars(part).update(without_sharding(vars(part)))
     return plain
 
 
-def _without_hooks(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a module's state without the hooks of sharding; each kind of them before what is known of its flags."""
-    state = dict(state)
+def without_sharding(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a module's state without what sharding and recomputation added: their own state, and hooks."""
+    from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
+
+    state = {name: value for name, value in state.items() if name not in (STATE_KEY, REGISTRY_KEY)}
     for name, value in state.items():
         if name.endswith("_hooks") and isinstance(value, dict):
             state[name] = type(value)((key, hook) for key, hook in value.items() if not _of_sharding(hook))
