@@ -25,7 +25,8 @@ SUMS = 0.05  # how near the norms' ratio must be to the ranks, for a loss to be 
 BY_FORCE = "or start without this proof, at your own risk: --unchecked"
 SHARDS = "torch.Tensor and DTensor"  # torch's words for arithmetic between the two
 TAKEN_APART = (
-    "the script takes a weight itself where the model is not being called, and there it is in shards (DTensor)"
+    "weights in shards (DTensor) meet whole tensors: the script takes a weight itself where the model is not being "
+    "called, or GradScaler has gradients of both kinds, since one weight can't be divided"
 )
 WHY = (
     "the loss of a batch is not the mean of those of its slices (samples compared with one another, as in contrastive "

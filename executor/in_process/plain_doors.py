@@ -58,10 +58,10 @@ class Door:
 
 
 def forget(module: Any, *_: Any) -> None:
-    """Free the weights after a call without gradients: no backward pass does, and the optimizer may step meanwhile."""
+    """Free the weights after an evaluation: no backward pass may follow that does, and the script may change them."""
     import torch
 
-    if not torch.is_grad_enabled():
+    if not (torch.is_grad_enabled() and module.training):
         module.reshard()
 
 

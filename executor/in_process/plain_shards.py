@@ -52,14 +52,21 @@ class Shards:
     def adopt(self, root: Any, parameters: list[Any]) -> list[Any]:
         """Shard a model whose weights are equal on all ranks; return the parameters that stay whole on each rank.
 
-        These are the ones that can't be divided, and those that a script adds to a model that is sharded already.
+        These are the ones that can't be divided, and those of a model that has a part or a weight of a sharded one.
         """
         from torch import distributed as dist
+        from torch import nn
 
+        if isinstance(root, nn.ModuleList | nn.ModuleDict):  # several models, of which each is called by itself
+            parts = [(part, set(map(id, part.parameters()))) for part in root.children()]
+            left = [self.adopt(part, [one for one in parameters if id(one) in ids]) for part, ids in parts]
+            return [one for part in left for one in part]
         outer, root = root, getattr(root, "_orig_mod", root)  # of a compiled model
+        if any(map(sharded.is_sharded, root.modules())) or any(map(whole.is_sharded, root.parameters())):
+            return [one for one in parameters if not whole.is_sharded(one)]
         kept = undivided(root)
         whole_ids = set(map(id, kept))
-        if any(map(sharded.is_sharded, root.modules())) or whole_ids.issuperset(map(id, root.parameters())):
+        if whole_ids.issuperset(map(id, root.parameters())):
             return parameters
         self._refuse(root, kept)
         names = self._sharding.shard(root, dist.group.WORLD, None, ignored=kept, at="the optimizer")
@@ -151,7 +158,7 @@ class Shards:
                 param_group["params"] = [_exchanged(one, behind) for one in given] if behind else given
             add(optimizer, param_group)
             parameters = optimizer.param_groups[-1]["params"]
-            if len({sharded.whole.is_sharded(one) for one in parameters}) > 1:
+            if len({whole.is_sharded(one) for one in parameters}) > 1:
                 optimizer.param_groups[-1]["foreach"] = False  # torch refuses lists of shards and whole tensors
 
         def stepped(optimizer: Any, *_: Any) -> None:
