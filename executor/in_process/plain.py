@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.executor.in_process import (
+    plain_doors,
     plain_files,
     plain_losses,
     plain_proof,
@@ -42,6 +43,7 @@ def acts(
         yield "torch.autograd", shards.steer_autograd
         yield "torch.nn.modules.module", shards.steer_modules
         yield "torch.nn.utils.clip_grad", plain_whole.steer_clipping
+        yield "torch._dynamo.decorators", plain_doors.keep_out_compiler
     yield "torch.optim.optimizer", streams.seed_torch
     yield "numpy.random", streams.seed_numpy
     yield "torch.optim.optimizer", replicas.steer_optimizers

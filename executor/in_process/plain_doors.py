@@ -90,6 +90,11 @@ def _entering(method: Callable[..., Any]) -> Callable[..., Any]:
     return entered
 
 
+def keep_out_compiler(decorators: Any) -> None:
+    """Have torch.compile take methods alone, not what is around them: it would be compiled anew for each module."""
+    decorators.skip_code(_entering(_entering).__code__)
+
+
 def _methods(kind: Any, *stops: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the methods that the script's own classes give a module."""
     others = {name for stop in stops for name in dir(stop)} - {"forward"}

@@ -40,6 +40,12 @@ ELSEWHERE = (
 )
 
 
+MOVED = (
+    "{name} is moved or cast after its optimizer was built{where}, when it is in shards: do that before, or type "
+    "--only ddp for another plan"
+)
+
+
 class Shards:
     """The sharded models of a process."""
 
@@ -127,7 +133,7 @@ class Shards:
     def steer_modules(self, modules: Any) -> None:
         """Have what is asked of all parameters of a module reach the shards, while it shows the gathered weights."""
         kind = modules.Module
-        zero_grad, requires_grad_ = kind.zero_grad, kind.requires_grad_
+        zero_grad, requires_grad_, apply = kind.zero_grad, kind.requires_grad_, kind._apply
 
         @functools.wraps(zero_grad)
         def zeroed(module: Any, set_to_none: bool = True) -> None:
@@ -144,7 +150,21 @@ class Shards:
                 shard.requires_grad_(requires_grad)
             return requires_grad_(module, requires_grad)
 
-        kind.zero_grad, kind.requires_grad_ = zeroed, required
+        @functools.wraps(apply)
+        def applied(module: Any, change: Any, recurse: bool = True) -> Any:
+            shards = {name: one for name, one in module._parameters.items() if whole.is_sharded(one)}
+            for name, shard in shards.items():
+                before = shard.to_local().new_empty(0)
+                after = change(before)
+                if (after.device, after.dtype) != (before.device, before.dtype):
+                    raise RuntimeError(MOVED.format(name=name, where=place()))
+            module._parameters.update(dict.fromkeys(shards))  # they are where they are to be
+            try:
+                return apply(module, change, recurse)
+            finally:
+                module._parameters.update(shards)
+
+        kind.zero_grad, kind.requires_grad_, kind._apply = zeroed, required, applied
 
     def steer_optimizers(self, module: Any) -> None:
         add = module.Optimizer.add_param_group

@@ -17,7 +17,7 @@ READS = ("item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool
 
 def keep_face(module: Any) -> None:
     """Give a sharded module its class's name, and have it pickled and copied as the whole and plain one."""
-    kind = type(module)
+    kind: Any = type(module)
     native = kind.__mro__[kind._orig_cls_mro_index]
     kind.__name__, kind.__qualname__, kind.__module__ = native.__name__, native.__qualname__, native.__module__
     kind.__deepcopy__ = whole.copy_whole
@@ -27,7 +27,7 @@ def keep_face(module: Any) -> None:
 def _pickled(module: Any, protocol: int) -> Any:
     plain = whole.copy_whole(module, {})
     make, args, *state = plain.__reduce_ex__(protocol)
-    if make is copyreg.__newobj__:  # pickle takes it for the class of what it was given
+    if make is copyreg.__newobj__:  # type: ignore[attr-defined] # pickle would want the class that it was given
         make, args = copyreg._reconstructor, (type(plain), object, None)  # type: ignore[attr-defined]
     return make, args, *state
 
