@@ -1,6 +1,6 @@
 """Plain scripts, each as one process and under `advisor`'s plans on 2 and 4: losses and weights compared.
 
-    python benchmarks/plain.py fixtures/scripts/plain [--only NAME] [--ranks 2,4] [--page docs/plain-scripts.md]
+    python benchmarks/plain.py fixtures/scripts/plain [--only NAME] [--strategies fsdp] [--page docs/plain-scripts.md]
 
 First the proof that `advisor apply` makes before a run, then whole runs, without dropout and with other random numbers
 inside a step matched with those of one process, as in the proof: else chance alone would make them differ. All
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,31 +32,62 @@ from advisor.executor.prove import prove
 from advisor.executor.refuse import refuse
 from advisor.executor.script import read_script
 from advisor.rules.errors import AdvisorError
-from advisor.rules.plan import Launcher, Plan
+from advisor.rules.plan import Launcher, Plan, Strategy
 
 RANK = Path(__file__).with_name("plain_rank.py")
 SECONDS = 300.0  # of one whole run
 EQUAL = 1e-3  # relative difference of a weight or a printed number that counts as equal, after a whole training,
 BY_ROUNDING = 10.0  # or so many times the one between two runs of one process whose first weights are a rounding apart
-HEAD = "| script | outcome | proof | weights: 2, 4 ranks, rounding | printed: 2, 4 ranks, rounding; or why not |"
+RANKS = {"ddp": (2, 4), "fsdp": (2, 4), "hsdp": (4,)}  # hybrid: two copies of the model, each in two shards
+NAMES = {"ddp": "DDP", "fsdp": "FSDP", "hsdp": "hybrid"}
+HEAD = (
+    "| script | DDP: proof, weights, printed | FSDP: proof, weights, printed | hybrid: proof, weights, printed "
+    "| rounding: weights, printed |"
+)
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
+
+
+@dataclass
+class Outcome:
+    """What came of a script under one strategy."""
+
+    proof: Proof | None = None
+    refused: str | None = None
+    failed: str | None = None
+    weights: dict[int, float] = field(default_factory=dict)  # largest relative difference, by ranks
+    losses: dict[int, float] = field(default_factory=dict)
+
+    def equals(self, rounding: tuple[float, float]) -> bool:
+        found = zip((self.weights, self.losses), rounding, strict=True)
+        near = all(value <= max(EQUAL, BY_ROUNDING * by) for values, by in found for value in values.values())
+        return self.failed is None and bool(self.weights) and near
+
+    def shown(self, rounding: tuple[float, float]) -> str:
+        if self.refused is not None:
+            return "refused: " + re.sub(r"/\S*/", "", self.refused)
+        if self.proof is None or self.failed is not None:
+            return f"FAILED: {self.failed}"
+        proof = f"{self.proof.largest:.0e}" + (", sums" if self.proof.loss == "sum" else "")
+        found = ("/".join(f"{value:.0e}" for value in values.values()) for values in (self.weights, self.losses))
+        return "; ".join(("" if self.equals(rounding) else "DIFFERENT: ") + one for one in (proof, *found))
 
 
 @dataclass
 class Row:
     script: str
-    proof: Proof | None = None
-    refused: str | None = None
-    weights: dict[int, float] = field(default_factory=dict)  # largest relative difference, by ranks
-    losses: dict[int, float] = field(default_factory=dict)
-    rounding: tuple[float, float] = (0.0, 0.0)  # the same of one process, whose weights began a rounding apart
-    failed: str | None = None
+    under: dict[Strategy, Outcome] = field(default_factory=dict)
+    rounding: tuple[float, float] = (0.0, 0.0)  # of one process, whose weights began a rounding apart
 
-    @property
-    def equal(self) -> bool:
-        found = zip((self.weights, self.losses), self.rounding, strict=True)
-        near = all(value <= max(EQUAL, BY_ROUNDING * by) for values, by in found for value in values.values())
-        return self.failed is None and bool(self.weights) and near
+    def count(self) -> Counter[str]:
+        return Counter(
+            "equal" if one.equals(self.rounding) else "refused" if one.refused is not None else "wrong"
+            for one in self.under.values()
+        )
+
+    def shown(self) -> tuple[str, ...]:
+        outcomes = [self.under[name].shown(self.rounding) if name in self.under else "" for name in NAMES]
+        trained = any(one.weights for one in self.under.values())
+        return (self.script, *outcomes, "; ".join(f"{value:.0e}" for value in self.rounding) if trained else "")
 
 
 class Forks:
@@ -105,44 +137,67 @@ class Forks:
         self._process.wait()
 
 
-def plan_of(ranks: int) -> Plan:
+def plan_of(ranks: int, strategy: Strategy) -> Plan:
     launcher = Launcher(nproc_per_node=ranks, device="cpu", threads_per_rank=1)
-    return Plan(gpus=tuple(f"CPU{i}" for i in range(ranks)), strategy="ddp", precision="fp32", launcher=launcher)
+    size = {"fsdp": ranks, "hsdp": 2}.get(strategy, 1)
+    return Plan(
+        gpus=tuple(f"CPU{i}" for i in range(ranks)),
+        strategy=strategy,
+        shard_size=size,
+        precision="fp32",
+        launcher=launcher,
+    )
 
 
-def judge(script: Path, ranks: Sequence[int], forks: Forks, folder: Path) -> Row:
-    """Prove, run and compare one script."""
+def judge(script: Path, strategies: Sequence[Strategy], most: int, forks: Forks, folder: Path) -> Row:
+    """Prove, run and compare one script under each strategy, on `most` ranks at most."""
     row = Row(script.name)
+    for strategy in strategies:
+        ranks = [count for count in RANKS[strategy] if count <= most]
+        if ranks:
+            row.under[strategy] = proved(script, plan_of(ranks[0], strategy), folder / strategy / "proof")
+    if all(one.refused is not None for one in row.under.values()):
+        return row
+    alone = forks.run(folder / "1", [str(script)], 1, {"PLAIN_ALONE": "1"})
+    nudge = {"PLAIN_ALONE": "1", "PLAIN_NUDGE": str(rounding(script))}
+    nudged = forks.run(folder / "nudged", [str(script)], 1, nudge)
+    row.rounding = compared(folder / "1" / "work", folder / "nudged" / "work", alone, nudged)
+    for strategy, outcome in row.under.items():
+        for count in RANKS[strategy] if outcome.proof is not None else ():
+            if count > most:
+                continue
+            place = folder / strategy / str(count)
+            try:
+                out = trained(script, plan_of(count, strategy), outcome.proof, forks, place)
+            except RuntimeError as error:
+                outcome.failed = f"on {count} ranks: {error}"
+                break
+            found = compared(folder / "1" / "work", place / "work", alone, out)
+            outcome.weights[count], outcome.losses[count] = found
+    return row
+
+
+def proved(script: Path, plan: Plan, folder: Path) -> Outcome:
     facts = read_script(script)
 
     def launch(plan: Plan, place: RunFolder) -> Any:
         return plan_launch(plan, str(script), (), place, facts=facts)
 
     try:
-        refuse(plan_of(ranks[0]), facts)
-        row.proof = prove(plan_of(ranks[0]), str(script), (), folder / "proof", launch)
+        refuse(plan, facts)
+        return Outcome(proof=prove(plan, str(script), (), folder, launch))
     except AdvisorError as error:
-        row.refused = str(error)
-        return row
-    try:
-        alone = forks.run(folder / "1", [str(script)], 1, {"PLAIN_ALONE": "1"})
-        nudged = forks.run(
-            folder / "nudged", [str(script)], 1, {"PLAIN_ALONE": "1", "PLAIN_NUDGE": str(rounding(script))}
-        )
-        row.rounding = compared(folder / "1" / "work", folder / "nudged" / "work", alone, nudged)
-        for count in ranks:
-            place = folder / str(count)
-            run = RunFolder(place / "run")
-            place.mkdir()
-            run.create()
-            run.plan.write_bytes(msgspec.json.encode(plan_of(count)))
-            how = plain_environment(seed=0, matched=True, loss=row.proof.loss)
-            environment = {"ADVISOR_PLAN": str(run.plan)} | how
-            out = forks.run(place, [str(WORKER), str(script)], count, environment)
-            row.weights[count], row.losses[count] = compared(folder / "1" / "work", place / "work", alone, out)
-    except RuntimeError as error:
-        row.failed = str(error)
-    return row
+        return Outcome(refused=str(error))
+
+
+def trained(script: Path, plan: Plan, proof: Proof | None, forks: Forks, place: Path) -> str:
+    """Run a script whole under a plan; return what it printed, or raise RuntimeError with what was said."""
+    run = RunFolder(place / "run")
+    place.mkdir(parents=True)
+    run.create()
+    run.plan.write_bytes(msgspec.json.encode(plan))
+    how = plain_environment(seed=0, matched=True, loss="mean" if proof is None else proof.loss)
+    return forks.run(place, [str(WORKER), str(script)], plan.ranks, {"ADVISOR_PLAN": str(run.plan)} | how)
 
 
 def rounding(script: Path) -> float:
@@ -198,43 +253,32 @@ def paged(page: Path, rows: Sequence[Row]) -> None:
     lines = page.read_text().splitlines()
     head = lines.index(HEAD)
     end = next(i for i, line in enumerate([*lines[head:], ""], head) if not line.startswith("|"))
-    table = ["| " + " | ".join(cell.replace("|", "/") for cell in shown(row)) + " |" for row in rows]
+    table = ["| " + " | ".join(cell.replace("|", "/") for cell in row.shown()) + " |" for row in rows]
     page.write_text("\n".join([*lines[: head + 2], *table, *lines[end:]]) + "\n")
-
-
-def shown(row: Row) -> tuple[str, ...]:
-    if row.refused is not None:
-        return (row.script, "refused", "", "", re.sub(r"/\S*/", "", row.refused))
-    if row.proof is None or row.failed is not None:
-        return (row.script, "failed", "", "", row.failed or "")
-    proof = f"{row.proof.largest:.0e}" + (", sums" if row.proof.loss == "sum" else "")
-    weights = ", ".join(f"{value:.0e}" for value in (*row.weights.values(), row.rounding[0]))
-    losses = ", ".join(f"{value:.0e}" for value in (*row.losses.values(), row.rounding[1]))
-    return (row.script, "equal" if row.equal else "DIFFERENT", proof, weights, losses)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--only", help="comma-separated names")
-    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--strategies", default=",".join(RANKS))
+    parser.add_argument("--ranks", type=int, default=4, help="at most so many")
     parser.add_argument("--page", type=Path, help="replace the table of this page")
     args = parser.parse_args()
-    ranks = [int(count) for count in args.ranks.split(",")]
-    found = [path for given in args.folders for path in (sorted(given.glob("*.py")) if given.is_dir() else [given])]
+    scripts = [path for given in args.folders for path in (sorted(given.glob("*.py")) if given.is_dir() else [given])]
     if args.only:
-        found = [path for path in found if path.stem in args.only.split(",")]
+        scripts = [path for path in scripts if path.stem in args.only.split(",")]
     forks, rows = Forks(), []
     with tempfile.TemporaryDirectory(prefix="plain-") as folder:
-        for path in found:
+        for path in scripts:
             started = time.monotonic()
-            rows.append(judge(path.absolute(), ranks, forks, Path(folder) / path.stem))
-            print(" | ".join(shown(rows[-1])), f"({time.monotonic() - started:.0f} s)", flush=True)
+            rows.append(judge(path.absolute(), args.strategies.split(","), args.ranks, forks, Path(folder) / path.stem))
+            print(" | ".join(rows[-1].shown()), f"({time.monotonic() - started:.0f} s)", flush=True)
     forks.close()
     if args.page is not None:
         paged(args.page, rows)
-    equal, refused = sum(row.equal for row in rows), sum(row.refused is not None for row in rows)
-    print(json.dumps({"scripts": len(rows), "equal": equal, "refused": refused, "wrong": len(rows) - equal - refused}))
+    found = sum((row.count() for row in rows), Counter())
+    print(json.dumps({"scripts": len(rows)} | {name: found[name] for name in ("equal", "refused", "wrong")}))
     return 0
 
 

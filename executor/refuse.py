@@ -79,15 +79,27 @@ def _refuse_without_wrap(plan: Plan, facts: ScriptFacts) -> None:
     }
     found = ", ".join(name for name, holds in wanted.items() if holds)
     if found and facts.kind == "plain":
-        what = f"{facts.path} is a script for one process, which no plan with {found} is brought into yet"
-        raise AdvisorError(what, "type --only ddp for a plan that it can run")
-    if found and facts.kind not in steered:
+        _refuse_plain(plan, facts)
+    elif found and facts.kind not in steered:
         what = f"{facts.path} has no DistributedDataParallel call that a plan with {found} could be brought in by"
         raise AdvisorError(what, "type --only ddp for a plan that it can run, or wrap the model in the script")
     if plan.activation_checkpointing != "none" and facts.kind == "fsdp":
         what = f"{facts.path} shards its model by itself{_where(facts.wrap)}, and activations must be dealt with before"
         hint = "checkpoint the blocks in the script, before fully_shard: torch.utils.checkpoint, use_reentrant=False"
         raise AdvisorError(what, hint)
+
+
+def _refuse_plain(plan: Plan, facts: ScriptFacts) -> None:
+    """Refuse what is not done to the model of a script for one process."""
+    what = f"{facts.path} is a script for one process, which"
+    if plan.cpu_offload:
+        raise AdvisorError(f"{what} is not trained with weights in host memory yet", 'write "cpu_offload": false')
+    if plan.ranks == 1:
+        found = f'activation_checkpointing="{plan.activation_checkpointing}"'
+        raise AdvisorError(f"{what} runs as it is on one GPU; nothing is changed in it to bring {found} in", "--gpus 2")
+    if plan.gradient_dtype != "fp32" and plan.strategy not in SHARDED:
+        hint = 'write "gradient_dtype": "fp32" in the plan, or type --only fsdp'
+        raise AdvisorError(f"{what} averages its gradients in the precision they have", hint)
 
 
 def _refuse_sharding(facts: ScriptFacts) -> None:

@@ -150,7 +150,7 @@ def _choice(
     from advisor.executor.refuse import refuse
 
     if args.no_calibrate or facts.syntax_error is not None or facts.kind == "plain":
-        return None  # one way to train a plain script on all ranks is all there is
+        return None  # a plain script is proven under one plan before it runs
     script, *arguments = args.command_line
 
     def may_run(plan: Plan) -> bool:

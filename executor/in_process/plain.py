@@ -9,13 +9,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from advisor.executor.in_process import plain_files, plain_losses, plain_proof, plain_random, plain_reads
+from advisor.executor.in_process import (
+    plain_doors,
+    plain_files,
+    plain_losses,
+    plain_proof,
+    plain_random,
+    plain_reads,
+    plain_recompute,
+    plain_whole,
+)
 from advisor.executor.in_process.plain_backward import Backward
 from advisor.executor.in_process.plain_buckets import BUCKET
 from advisor.executor.in_process.plain_gradients import Gradients
 from advisor.executor.in_process.plain_loader import Loaders
 from advisor.executor.in_process.plain_random import Streams
 from advisor.executor.in_process.plain_replicas import Replicas
+from advisor.executor.in_process.plain_shards import Shards
 from advisor.executor.in_process.plain_share import Ranks
 
 Act = Callable[[Any], None]
@@ -31,9 +41,21 @@ def acts(
     gradients = Gradients(ranks, BUCKET if bucket_mb is None else int(bucket_mb * 2**20))
     replicas, backward = Replicas(ranks, gradients, observe), Backward(ranks, gradients)
     loaders = Loaders(ranks, streams, replicas, backward)
+    if plan["activation_checkpointing"] != "none":
+        replicas.prepare = functools.partial(plain_recompute.recompute, plan["activation_checkpointing"])
+        yield "torch.nn.modules.module", plain_recompute.steer_modules
+    if plan["strategy"] in ("fsdp", "hsdp") and ranks.ranks > 1:
+        replicas.shards = backward.shards = shards = Shards(plan, ranks, note)
+        gradients.divisor = ranks.ranks
+        yield "torch.autograd", shards.steer_autograd
+        yield "torch.nn.modules.module", shards.steer_modules
+        yield "torch.nn.utils.clip_grad", plain_whole.steer_clipping
+        yield "torch._dynamo.decorators", plain_doors.keep_out_compiler
     yield "torch.optim.optimizer", streams.seed_torch
     yield "numpy.random", streams.seed_numpy
     yield "torch.optim.optimizer", replicas.steer_optimizers
+    if replicas.shards is not None:  # after it, so that new groups hold shards before they are looked at
+        yield "torch.optim.optimizer", replicas.shards.steer_optimizers
     yield "torch.autograd", backward.steer_autograd
     yield "torch.amp.grad_scaler", backward.steer_scaler
     yield "torch.autograd.grad_mode", backward.steer_grad_mode

@@ -1,10 +1,13 @@
 """Backward passes of a plain script: losses are weighted, and they and gradients become those of the whole batch."""
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from advisor.executor.in_process.plain_gradients import Gradients, Pass
+from advisor.executor.in_process import whole
+from advisor.executor.in_process.plain_gradients import Gradients
+from advisor.executor.in_process.plain_shards import Shards
 from advisor.executor.in_process.plain_share import Ranks, place
 
 COMPARED, NOW_AND_THEN = 3, 100  # the first batches and steps are compared between ranks, then each hundredth
@@ -26,6 +29,7 @@ class Backward:
         self._marks: list[float] = []  # of the batches since the last backward pass
         self._passes = 0
         self._hidden: dict[int, Any] = {}  # losses, by the ids of their scaled ones
+        self.shards: Shards | None = None
         self.on_backward: Callable[[], None] = lambda: None
         self.on_evaluation: Callable[[], None] = lambda: None
         self.on_loss: Callable[[Any], None] = lambda loss: None  # with the batch's own loss
@@ -49,7 +53,7 @@ class Backward:
             import torch
 
             outer = self._gradients.running
-            if outer is not None or not self._gradients:
+            if outer is not None or not (self._gradients or self._shards()):
                 if outer is not None:
                     outer.nested = True
                 original(tensors, grad_tensors, retain_graph, create_graph, *args, **kwargs)
@@ -64,15 +68,30 @@ class Backward:
                 original(roots, weighted, retain_graph, create_graph, *args, **kwargs)
                 with torch.set_grad_enabled(False):  # not no_grad, which would sound like an evaluation
                     loss = roots[0] if len(roots) == 1 and given[0] is None and roots[0].numel() == 1 else None
+                    sharded = self.shards is not None and self.shards.reached
                     if reduces:
-                        self._passed(self._gradients.end(current, loss), loss, current, retain_graph)
-                    elif current.arrived:
+                        total = self._total(self._gradients.end(current, _own(loss)), loss, sharded)
+                        if current.views or sharded:  # else it reached no rank's parameters
+                            self._passed(total, loss, retain_graph)
+                    elif current.arrived or sharded:
                         self._passed_alone(loss)
             finally:
                 if self._gradients.running is not None:
                     self._gradients.leave(current)
 
         autograd.backward = backward
+
+    def _shards(self) -> bool:
+        return self.shards is not None and bool(self.shards.models())
+
+    def _total(self, total: Any, loss: Any, sharded: bool) -> Any:
+        """Return the loss of the whole batch, which went along with gradients if any were sent."""
+        import torch.distributed as dist
+
+        if total is None and sharded and loss is not None:
+            total = _own(loss).double() * (self._ranks.factor() / self._ranks.ranks)
+            dist.all_reduce(total)
+        return total
 
     def steer_grad_mode(self, grad_mode: Any) -> None:
         """Hear of work without gradients: evaluation, where no backward pass follows it."""
@@ -82,7 +101,7 @@ class Backward:
     def _hearing(self, enter: Any) -> Any:
         @functools.wraps(enter)
         def entered(context: Any) -> Any:
-            if self._ranks.active:
+            if self._ranks.active and not _by_torch():
                 self.on_evaluation()
             return enter(context)
 
@@ -105,7 +124,7 @@ class Backward:
         """Return the gradient of a root that makes those of all ranks add up to that of the whole batch."""
         import torch
 
-        weight = self._ranks.factor() / self._ranks.ranks
+        weight = self._ranks.factor() / self._ranks.ranks * self._gradients.divisor
         if weight == 1 or (given is None and root.numel() != 1):
             return given
         return torch.full_like(root, weight) if given is None else given * weight
@@ -117,14 +136,12 @@ class Backward:
         self.on_backward()
         if loss is not None:
             original = self._unhidden(loss)
-            self.on_loss(loss.detach().clone() if original is None else original.detach())
+            self.on_loss(_own(loss) if original is None else original.detach())
 
-    def _passed(self, total: Any, loss: Any, current: Pass, retained: Any) -> None:
+    def _passed(self, total: Any, loss: Any, retained: Any) -> None:
         """Go on after a pass: the losses of the script become those of the whole batch."""
         import torch
 
-        if not current.views:
-            return  # no rank's parameters
         self.on_backward()
         self._compare()
         if loss is None:
@@ -155,3 +172,13 @@ class Backward:
                 raise RuntimeError(UNLIKE)
             if any(one[2] for one in everyone):
                 self._gradients.forget()
+
+
+def _own(loss: Any) -> Any:
+    return None if loss is None else whole.value(loss)
+
+
+def _by_torch() -> bool:
+    """Say whether what comes without gradients is FSDP's own work, itself or under torch's decorator."""
+    frames = sys._getframe(2), sys._getframe(3)
+    return any(str(frame.f_globals.get("__name__", "")).startswith("torch.distributed.") for frame in frames)

@@ -40,8 +40,8 @@ class Kind:
 class Pass:
     """One backward pass. Of an unknown kind, or one that may not be reduced, nothing is sent before it has ended."""
 
-    def __init__(self, key: Any, kind: Kind | None) -> None:
-        self.key, self.kind = key, kind
+    def __init__(self, key: Any, kind: Kind | None, divisor: int = 1) -> None:
+        self.key, self.kind, self._divisor = key, kind, divisor
         self.arrived: list[int] = []  # the parameters that have got their gradient
         self.held: list[tuple[Any, Any]] = []  # parameters, and the gradients that they had before
         self.nested = False  # a backward pass within this one, as reentrant checkpoints make
@@ -67,6 +67,8 @@ class Pass:
         self.sent += 1
         flat, views = bucket.pack()
         self.views.append((bucket, views))
+        if self._divisor != 1:
+            flat.div_(self._divisor)
         self.reduce(flat)
 
     def reduce(self, tensor: Any) -> None:
@@ -92,6 +94,7 @@ class Gradients:
         self._kinds: dict[Any, Kind] = {}
         self._late = False  # a pass has ended with buckets that were not ready
         self.running: Pass | None = None
+        self.divisor = 1  # of what is added up: the ranks where FSDP averages other gradients of the same losses
 
     def add(self, parameters: list[Any]) -> None:
         self._frozen += range(len(self._parameters), len(self._parameters) + len(parameters))
@@ -108,7 +111,7 @@ class Gradients:
             self.running = Pass(None, None)
             return self.running
         key = whence()
-        current = Pass(key, self._kinds.get(key))
+        current = Pass(key, self._kinds.get(key), self.divisor)
         dead = False
         for number in self._trained:
             parameter = self._parameters[number]()

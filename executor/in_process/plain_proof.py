@@ -5,6 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from advisor.executor.in_process import whole
 from advisor.executor.in_process.plain_share import place
 
 
@@ -24,7 +25,7 @@ class Proof:
 
             with torch.no_grad():
                 gradients = [one.grad for group in optimizer.param_groups for one in group["params"]]
-                norms = [torch.linalg.vector_norm(one.double()) for one in gradients if one is not None]
+                norms = [whole.value(torch.linalg.vector_norm(one.double())) for one in gradients if one is not None]
                 norm = float(torch.linalg.vector_norm(torch.stack([one.cpu() for one in norms]))) if norms else 0.0
                 kinds = {str(one.dtype).removeprefix("torch.") for one in gradients if one is not None}
             losses, self._losses = self._losses, []

@@ -13,6 +13,7 @@ from typing import Any
 from advisor.executor.in_process import drift
 from advisor.executor.in_process.plain_backward import COMPARED, NOW_AND_THEN
 from advisor.executor.in_process.plain_gradients import Gradients
+from advisor.executor.in_process.plain_shards import Shards
 from advisor.executor.in_process.plain_share import Ranks
 
 DRIFT = (
@@ -33,6 +34,8 @@ class Replicas:
         self._known: set[int] = set()
         self._roots: list[weakref.ref[Any]] = []
         self._steps = 0
+        self.prepare: Callable[[Any], None] = lambda root: None  # a model before its first step
+        self.shards: Shards | None = None
 
     def training(self) -> bool:
         """Say whether a model is in training mode, and known by its optimizer."""
@@ -74,9 +77,14 @@ class Replicas:
             if self._ranks.ranks > 1:
                 with torch.no_grad():
                     spread([*family, *buffers])
-            for parameter in family:
-                self._known.add(id(parameter))
-                weakref.finalize(parameter, self._known.discard, id(parameter))
+            if root is not None:
+                self.prepare(root)
+                if self.shards is not None and family:
+                    family = self.shards.adopt(root, family)
+            for parameter in owned if root is None else root.parameters():
+                if id(parameter) not in self._known:
+                    self._known.add(id(parameter))
+                    weakref.finalize(parameter, self._known.discard, id(parameter))
             if family:
                 self._families.append([weakref.ref(parameter) for parameter in family])
                 self._gradients.add(family)
@@ -93,7 +101,8 @@ class Replicas:
         tensors = [ref() for family in self._families for ref in family]
         tensors += [one for ref in self._roots if (root := ref()) is not None for one in root.buffers()]
         with torch.set_grad_enabled(False):
-            if drift.apart(tensors, self._ranks.gather):
+            differ = drift.apart(tensors, self._ranks.gather)
+            if differ or (self.shards is not None and self.shards.apart(self._ranks.gather)):
                 raise RuntimeError(DRIFT.format(step=self._steps))
 
 

@@ -9,13 +9,17 @@ from collections.abc import Callable
 from types import CellType, FrameType, ModuleType
 from typing import Any
 
+WRAP = "DistributedDataParallel(...)"
 Replace = dict[int, tuple[Any, Any]]  # old and new parameter, by the id of the old one
 
 
-def repoint(pairs: list[tuple[Any, Any]], shard_state: Callable[[dict[str, Any], Any], dict[str, Any]]) -> None:
+def repoint(
+    pairs: list[tuple[Any, Any]], shard_state: Callable[[dict[str, Any], Any], dict[str, Any]], at: str = WRAP
+) -> None:
     """Replace each old parameter by its new one wherever it is held; raise RuntimeError where that can't be done.
 
-    `shard_state` brings what an optimizer already knows of a parameter into the new one's shape.
+    `shard_state` brings what an optimizer already knows of a parameter into the new one's shape; `at` is what the
+    script did to have it sharded.
     """
     replace: Replace = {id(old): (old, new) for old, new in pairs if old is not new}
     ours = {id(pairs), id(replace), *map(id, pairs), *map(id, replace.values())}
@@ -39,8 +43,7 @@ def repoint(pairs: list[tuple[Any, Any]], shard_state: Callable[[dict[str, Any],
             _replace_in_dict(vars(holder), replace, shard_state)
     if stuck > 1:
         raise RuntimeError(
-            "a tuple made before DistributedDataParallel(...) holds parameters, which sharding replaces: "
-            "make it a list, or make it after the call"
+            f"a tuple made before {at} holds parameters, which sharding replaces: make it a list, or make it after that"
         )
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from advisor.executor.in_process import hold, repoint, whole
@@ -41,16 +41,18 @@ class Sharding:
         whole.steer_save(self.meetings.meet, sys.modules["torch.serialization"])
         whole.let_copies_follow()
 
-    def shard(self, module: Any, group: Any, device: Any) -> list[str]:
+    def shard(
+        self, module: Any, group: Any, device: Any, ignored: Collection[Any] = (), at: str = repoint.WRAP
+    ) -> list[str]:
         """Shard a model in place, each block and then the rest; return the names of the blocks.
 
-        `device` is where it goes from host memory, None where it is there.
+        `device` is where it goes from host memory, None where it is there; `ignored` parameters stay whole.
         """
         from torch.distributed.fsdp import fully_shard
 
         fully_shard = getattr(fully_shard, "as_torch_has_it", fully_shard)
         kind = device.type if device is not None else device_type(module)
-        settings = {"mesh": mesh(self.plan, kind, group)} | policies(self.plan)
+        settings = {"mesh": mesh(self.plan, kind, group), "ignored_params": set(ignored)} | policies(self.plan)
         found = blocks(module)
         refuse_mixed_dtypes(module, found)
         old = dict(module.named_parameters(remove_duplicate=False))
@@ -66,7 +68,7 @@ class Sharding:
         for name, parameter in new.items():
             parameter.__dict__.update(old[name].__dict__)  # marks that scripts set, `no_weight_decay` and the like
         pairs = [(old.pop(name), parameter) for name, parameter in new.items()]
-        repoint.repoint(pairs, whole.shard_state)
+        repoint.repoint(pairs, whole.shard_state, at)
         return list(found)
 
 
@@ -128,7 +130,7 @@ def refuse_mixed_dtypes(module: Any, found: dict[str, Any]) -> None:
             )
 
 
-def refuse_unshardable(module: Any, plan: dict[str, Any]) -> None:
+def refuse_unshardable(module: Any, plan: dict[str, Any], ignored: Collection[Any] = ()) -> None:
     """Refuse what FSDP can't shard, and 16-bit weights for layers whose running statistics stay fp32."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -137,7 +139,10 @@ def refuse_unshardable(module: Any, plan: dict[str, Any]) -> None:
             "FSDP can't hold the weights of BatchNorm in 16 bits beside its fp32 statistics: "
             'write precision "fp32" in the plan and use torch.autocast in the script'
         )
+    kept = set(map(id, ignored))
     for name, parameter in module.named_parameters():
+        if id(parameter) in kept:
+            continue
         if parameter.ndim == 0:
             raise RuntimeError(f"FSDP can't shard {name}, a single number: make it a tensor of shape [1]")
         hooks = [getattr(parameter, kind, None) for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")]

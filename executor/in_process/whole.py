@@ -41,6 +41,12 @@ def gathered(value: Any) -> Any:
     return full
 
 
+def value(tensor: Any) -> Any:
+    """Return a copy of a tensor's value, whole."""
+    tensor = tensor.detach()
+    return gathered(tensor) if is_sharded(tensor) else tensor.clone()
+
+
 def gathers_on_cpu() -> bool:
     import torch.distributed as dist
 
@@ -124,7 +130,6 @@ class ModelState:
 def copy_whole(module: Any, memo: dict[int, Any]) -> Any:
     """Deep-copy a sharded module as a whole and plain one, as a copy of the model under DDP would be. A collective."""
     from torch import nn
-    from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
 
     for parameter in module.parameters():
         if is_sharded(parameter) and id(parameter) not in memo:
@@ -132,15 +137,24 @@ def copy_whole(module: Any, memo: dict[int, Any]) -> Any:
     kind: Any = type(module)
     plain = object.__new__(kind.__mro__[kind._orig_cls_mro_index])
     memo[id(module)] = plain
-    state = {name: value for name, value in vars(module).items() if name not in (STATE_KEY, REGISTRY_KEY)}
+    vars(plain).update(copy.deepcopy(without_sharding(vars(module)), memo))
+    for part in plain.modules():
+        vars(part).update(without_sharding(vars(part)))
+    return plain
+
+
+def without_sharding(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a module's state without what sharding and recomputation added: their own state, and hooks."""
+    from torch.distributed._composable.contract import REGISTRY_KEY, STATE_KEY
+
+    state = {name: value for name, value in state.items() if name not in (STATE_KEY, REGISTRY_KEY)}
     for name, value in state.items():
         if name.endswith("_hooks") and isinstance(value, dict):
             state[name] = type(value)((key, hook) for key, hook in value.items() if not _of_sharding(hook))
         elif name.endswith(("_hooks_with_kwargs", "_hooks_always_called")):
             hooks = state[name.removesuffix("_with_kwargs").removesuffix("_always_called")]
             state[name] = type(value)((key, flag) for key, flag in value.items() if key in hooks)
-    vars(plain).update(copy.deepcopy(state, memo))
-    return plain
+    return state
 
 
 def _of_sharding(hook: Any) -> bool:

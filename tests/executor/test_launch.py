@@ -139,14 +139,37 @@ def test_ranks_of_a_plain_script_draw_the_same_and_see_one_gpu_each(scripts: Any
     assert "ADVISOR_PLAIN" not in launch(scripts.plan(), facts=facts).environment  # one process is python's own run
 
 
-@pytest.mark.parametrize("fields", [{"strategy": "fsdp", "shard_size": 2}, {"accumulation": 2}])
+FSDP: dict[str, Any] = {"strategy": "fsdp", "shard_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fields"),
+    [
+        pytest.param(2, {"accumulation": 2}, id="accumulation"),
+        pytest.param(2, {"gradient_dtype": "bf16"}, id="16-bit gradients under DDP"),
+        pytest.param(2, FSDP | {"cpu_offload": True}, id="offload"),
+        pytest.param(1, {"activation_checkpointing": "full"}, id="recomputation on one GPU"),
+    ],
+)
 def test_plans_that_no_plain_script_runs_under_are_refused(
-    scripts: Any, tmp_path: Path, fields: dict[str, Any]
+    scripts: Any, tmp_path: Path, ranks: int, fields: dict[str, Any]
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(PLAIN)
     with pytest.raises(AdvisorError, match="script for one process"):
-        dry_run(scripts.plan(ranks=2, **fields), str(script), [])
+        dry_run(scripts.plan(ranks=ranks, **fields), str(script), [])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [FSDP, FSDP | {"gradient_dtype": "bf16", "precision": "bf16-params"}, {"activation_checkpointing": "selective"}],
+)
+def test_a_plain_script_runs_under_plans_that_shard_or_recompute(
+    scripts: Any, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(PLAIN)
+    assert dry_run(scripts.plan(ranks=2, **fields), str(script), []).argv[-1] == str(script)
 
 
 def test_accelerate_and_trainer_are_told_the_plan_by_their_own_variables(scripts: Any) -> None:
