@@ -24,12 +24,12 @@ import msgspec
 import torch
 
 from advisor.executor.folder import RunFolder
+from advisor.executor.forked import FORKS, free_port
 from advisor.executor.launch import WORKER, plain_environment, plan_launch
 from advisor.executor.proof import Proof
 from advisor.executor.prove import prove
 from advisor.executor.refuse import refuse
 from advisor.executor.script import read_script
-from advisor.executor.trials import FORKS, free_port
 from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Launcher, Plan
 

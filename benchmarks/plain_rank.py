@@ -9,8 +9,8 @@ import runpy
 import sys
 from typing import Any
 
+from advisor.executor.forked import FORKS
 from advisor.executor.in_process.plain_proof import one_process_loads, without_dropout
-from advisor.executor.trials import FORKS
 
 
 def nudge(rounding: float) -> None:
