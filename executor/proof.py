@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Literal
 
 from advisor.executor.records import ProofStep
 from advisor.rules.format import plural
@@ -13,6 +14,18 @@ FIRST = {"float64": 1e-9, "float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 LATER, MOST = 10.0, 2  # times as much for each step, up to the third
 SMALL_LOSS, SMALL_NORM = 1e-2, 1e-6  # differences of smaller ones count as if they were so large
 
+# What a loss is: a mean of those of slices, or their sum; or made of the whole batch, for which calls of models are
+# divided along the first dim, along the second, or inside of the models.
+Loss = Literal["mean", "sum", "whole", "whole-dim-1", "whole-inside"]
+HOW: dict[Loss, str] = {
+    "mean": "",
+    "sum": ", with losses that are sums over samples",
+    "whole": ", with whole batches and each call of a model divided",
+    "whole-dim-1": ", with whole batches and each call of a model divided along the second dim",
+    "whole-inside": ", with whole batches and each call of a model's parts divided",
+}
+WHOLE: tuple[Loss, ...] = ("whole", "whole-dim-1", "whole-inside")
+
 
 class Proof(Value, frozen=True, kw_only=True):
     """What the comparison of several ranks with one process said."""
@@ -20,7 +33,7 @@ class Proof(Value, frozen=True, kw_only=True):
     steps: int
     largest: float  # relative difference of a loss or a gradient's norm
     tolerance: float  # relative, of the first step
-    loss: str = "mean"  # "sum": the script's losses are sums over samples
+    loss: Loss = "mean"
 
 
 def difference(one: Sequence[ProofStep], many: Sequence[ProofStep]) -> str | None:
@@ -35,7 +48,7 @@ def difference(one: Sequence[ProofStep], many: Sequence[ProofStep]) -> str | Non
     return None
 
 
-def proof_of(one: Sequence[ProofStep], many: Sequence[ProofStep], loss: str) -> Proof:
+def proof_of(one: Sequence[ProofStep], many: Sequence[ProofStep], loss: Loss) -> Proof:
     largest = max(
         relative(a, b, small) for mine, theirs in zip(one, many, strict=True) for _, a, b, small in _pairs(mine, theirs)
     )
@@ -62,5 +75,5 @@ def tolerance(steps: Sequence[ProofStep]) -> float:
 def in_words(proof: Proof, ranks: int) -> str:
     return (
         f"{plural(proof.steps, 'step')} on {ranks} ranks equal to one process, largest difference {proof.largest:.0e}"
-        + (", with losses that are sums over samples" if proof.loss == "sum" else "")
+        + HOW[proof.loss]
     )

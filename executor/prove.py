@@ -4,20 +4,26 @@ Both are trials, with the same data and the same random numbers; nothing of the 
 precision and compilation are off in both, so that small differences tell.
 """
 
+import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from advisor.executor.console import say
 from advisor.executor.folder import RunFolder
 from advisor.executor.launch import Launch, plain_environment
-from advisor.executor.proof import Proof, difference, proof_of
+from advisor.executor.own_modules import own_modules
+from advisor.executor.proof import WHOLE, Loss, Proof, difference, proof_of
 from advisor.executor.records import ProofStep, read_ranks
+from advisor.executor.script_counts import counted
 from advisor.executor.script_imports import packages_of
 from advisor.executor.trials import Request, Trials, trials_of
 from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Plan
 
+Steps = Callable[[Plan, Loss], tuple[ProofStep, ...]]
 STEPS = 5
 SECONDS = 600.0  # for each of the two
 SUMS = 0.05  # how near the norms' ratio must be to the ranks, for a loss to be taken as a sum over samples
@@ -37,22 +43,59 @@ def prove(
     alone = replace(plan, gpus=plan.gpus[:1], strategy="single", launcher=launcher)
     with trials_of(script, arguments, folder, launch) as trials:
         trials.preload(packages_of(script))
-        one = _steps(trials, alone, script, launch_of, "mean")
-        many = _steps(trials, plan, script, launch_of, "mean")
-        ratio = one[0].norm / many[0].norm if many[0].norm else 0.0
-        if difference(one, many) is not None and abs(ratio / plan.ranks - 1) < SUMS:
-            sums = _steps(trials, plan, script, launch_of, "sum")
-            if difference(one, sums) is None:
-                return proof_of(one, sums, "sum")
-        found = difference(one, many)
-        if found is not None:
-            what = f"{script} would train differently on {plan.ranks} ranks{one[0].where}: {found}; {WHY}"
-            raise AdvisorError(what, f"train it on one GPU: --gpus 1; {BY_FORCE}")
-        return proof_of(one, many, "mean")
+        steps = functools.partial(_steps, trials, script, launch_of)
+        one = steps(alone, "whole")
+        first = counted(own_modules(Path(script)))
+        if first is not None:
+            say(f"it takes more than losses from training batches ({first.file}, line {first.line}): whole ones first")
+            if (proof := _by_calls(plan, one, steps)) is not None:
+                return proof
+        try:
+            proof, reads = _by_slices(plan, script, one, steps)
+        except AdvisorError as refusal:
+            if first is None:
+                say(f"{_shortened(refusal)}; trying whole batches, with each call of a model divided")
+                if (proof := _by_calls(plan, one, steps)) is not None:
+                    return proof
+            raise
+        if first is None and reads:
+            say(f"it reads numbers that differ between slices{reads}: whole batches are tried as well")
+            return _by_calls(plan, one, steps) or proof
+        return proof
+
+
+def _by_calls(plan: Plan, one: tuple[ProofStep, ...], steps: Steps) -> Proof | None:
+    """Compare ranks that have whole batches and divide the calls of models; None where no way of that is equal."""
+    for loss in WHOLE:
+        with contextlib.suppress(AdvisorError):
+            many = steps(plan, loss)
+            if difference(one, many) is None:
+                return proof_of(one, many, loss)
+    return None
+
+
+def _by_slices(plan: Plan, script: str, one: tuple[ProofStep, ...], steps: Steps) -> tuple[Proof, str]:
+    """Compare ranks that load their slices; return also where a number is read that differs between them."""
+    many = steps(plan, "mean")
+    reads = next((step.reads for step in many if step.reads), "")
+    ratio = one[0].norm / many[0].norm if many[0].norm else 0.0
+    if difference(one, many) is not None and abs(ratio / plan.ranks - 1) < SUMS:
+        sums = steps(plan, "sum")
+        if difference(one, sums) is None:
+            return proof_of(one, sums, "sum"), reads
+    found = difference(one, many)
+    if found is not None:
+        what = f"{script} would train differently on {plan.ranks} ranks{one[0].where}: {found}; {WHY}"
+        raise AdvisorError(what, f"train it on one GPU: --gpus 1; {BY_FORCE}")
+    return proof_of(one, many, "mean"), reads
+
+
+def _shortened(refusal: AdvisorError) -> str:
+    return str(refusal).partition("; ")[0]
 
 
 def _steps(
-    trials: Trials, plan: Plan, script: str, launch_of: Callable[[Plan, RunFolder], Launch], loss: str
+    trials: Trials, script: str, launch_of: Callable[[Plan, RunFolder], Launch], plan: Plan, loss: Loss
 ) -> tuple[ProofStep, ...]:
     """Run the first steps, and return what rank 0 noted of each."""
     env = plain_environment(seed=0, proof=True, matched=True, loss=loss)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.executor.in_process import plain_files, plain_losses, plain_proof, plain_random, plain_reads
+from advisor.executor.in_process.plain_calls import Calls
 from advisor.executor.in_process.plain_loader import Loaders
 from advisor.executor.in_process.plain_random import Streams
 from advisor.executor.in_process.plain_replicas import Replicas
@@ -24,14 +25,21 @@ def acts(
     ranks = Ranks(plan["launcher"]["device"], given)
     streams = Streams(ranks)
     replicas = Replicas(ranks, plan.get("bucket_cap_mb"), observe)
-    loaders = Loaders(ranks, streams, replicas)
     yield "torch.optim.optimizer", streams.seed_torch
     yield "numpy.random", streams.seed_numpy
     yield "torch.optim.optimizer", replicas.steer_optimizers
+    if ranks.calls and ranks.ranks > 1:
+        calls = Calls(ranks, streams, replicas)
+        yield "torch.nn.modules.module", calls.steer_modules
+        yield "torch.autograd", calls.steer_autograd
     yield "torch.autograd", replicas.steer_autograd
     yield "torch.amp.grad_scaler", replicas.steer_scaler
     yield "torch.autograd.grad_mode", replicas.steer_grad_mode
-    yield "torch.utils.data.dataloader", loaders.steer
+    if not ranks.calls:
+        loaders = Loaders(ranks, streams, replicas)
+        yield "torch.utils.data.dataloader", loaders.steer
+        if ranks.matched:
+            yield "torch.utils.data._utils.fetch", loaders.steer_fetch
     yield "torch._tensor", lambda module: plain_reads.steer(ranks, module.Tensor)
     yield "torch.nn.functional", functools.partial(plain_losses.steer, ranks)
     if ranks.rank or given.get("proof"):
@@ -39,13 +47,12 @@ def acts(
         shadow.install()
         yield from shadow.acts()
     if ranks.matched:
-        yield "torch.utils.data._utils.fetch", loaders.steer_fetch
         yield "torch.nn.functional", plain_proof.without_dropout
         yield "torch.utils.data.dataloader", plain_proof.one_process_loads
         if ranks.ranks > 1:
             yield "torch.optim.optimizer", lambda _: plain_random.match(ranks)
     if given.get("proof"):
-        proof = plain_proof.Proof(note)
+        proof = plain_proof.Proof(ranks, note)
         replicas.on_loss = proof.loss
         yield "torch.optim.optimizer", proof.steer_optimizers
         yield "torch.amp.autocast_mode", plain_proof.without_autocast

@@ -47,8 +47,8 @@ def averaged(ranks: Ranks, loss: Callable[..., Any]) -> Callable[..., Any]:
         valid = target != given["ignore_index"]
         counts = valid.double() if weight is None else weight.double()[target.clamp(0, len(weight) - 1)] * valid
         given["reduction"] = "sum"
-        total = ranks.total(counts.sum())
         share = ranks.factor() / ranks.ranks
+        total = ranks.total(counts.sum() * bool(share))
         return loss(*call.args, **call.kwargs) / (total * (share or 1.0)).to(given["input"].dtype)
 
     return mean

@@ -38,6 +38,7 @@ class Replicas:
         self._bucket = BUCKET if bucket_mb is None else int(bucket_mb * 2**20)
         self._families: list[list[weakref.ref[Any]]] = []  # the parameters of each model
         self._known: set[int] = set()
+        self.adopted = 0  # parameters so far
         self._roots: list[weakref.ref[Any]] = []
         self._marks: list[float] = []  # of the batches since the last backward pass
         self._backwards = self._steps = 0
@@ -49,6 +50,9 @@ class Replicas:
     def training(self) -> bool:
         """Say whether a model is in training mode, and known by its optimizer."""
         return any(root.training for ref in self._roots if (root := ref()) is not None)
+
+    def knows(self, parameter: Any) -> bool:
+        return id(parameter) in self._known
 
     def expect(self, mark: float) -> None:
         """Take the mark of a batch that all ranks must have drawn."""
@@ -88,6 +92,7 @@ class Replicas:
             if self._ranks.ranks > 1:
                 with torch.no_grad():
                     spread([*family, *buffers])
+            self.adopted += len(family)
             for parameter in family:
                 self._known.add(id(parameter))
                 weakref.finalize(parameter, self._known.discard, id(parameter))
@@ -173,7 +178,8 @@ class Replicas:
                 touched.append(([one for one, _ in pairs], new))
         if not touched:
             return
-        if self._ranks.share is None and self._ranks.ranks > 1:
+        apart = self._ranks.begun if self._ranks.calls else self._ranks.share is not None
+        if not apart and self._ranks.ranks > 1:
             raise RuntimeError(NO_BATCH.format(where=place()))
         if graph and self._ranks.ranks > 1:
             raise RuntimeError(GRAPH)
