@@ -7,27 +7,9 @@ weights are off by so much, a rounding, from the start: what comes of that is no
 import os
 import runpy
 import sys
-from typing import Any
 
 from advisor.executor.forked import FORKS
-from advisor.executor.in_process.plain_proof import one_process_loads, without_dropout
-
-
-def nudge(rounding: float) -> None:
-    import torch
-
-    add = torch.optim.Optimizer.add_param_group
-    generator = torch.Generator().manual_seed(0)
-
-    def added(optimizer: Any, group: Any) -> None:
-        add(optimizer, group)
-        with torch.no_grad():
-            for parameter in optimizer.param_groups[-1]["params"]:
-                noise = torch.rand(parameter.shape, generator=generator) - 0.5
-                parameter.mul_(1 + rounding * noise.to(parameter.dtype))
-
-    torch.optim.Optimizer.add_param_group = added  # type: ignore[method-assign]
-
+from advisor.executor.in_process.plain_proof import nudge, one_process_loads, without_dropout
 
 os.chdir(sys.argv[1])
 if "PLAIN_ALONE" in os.environ:
@@ -36,6 +18,8 @@ if "PLAIN_ALONE" in os.environ:
     without_dropout(torch.nn.functional)
     one_process_loads(torch.utils.data.dataloader)
 if "PLAIN_NUDGE" in os.environ:
-    nudge(float(os.environ["PLAIN_NUDGE"]))
+    import torch.optim.optimizer
+
+    nudge(float(os.environ["PLAIN_NUDGE"]), torch.optim.optimizer)
 run = runpy.run_path(str(FORKS), run_name="forks")["run_worker"]
 sys.exit(run(sys.argv[2:]))

@@ -6,6 +6,7 @@ precision and compilation are off in both, so that small differences tell.
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,9 +24,9 @@ from advisor.executor.trials import Request, Trials, trials_of
 from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Plan
 
-Steps = Callable[[Plan, Loss], tuple[ProofStep, ...]]
 STEPS = 5
-SECONDS = 600.0  # for each of the two
+SECONDS = 600.0  # for the one process, and at most for each comparison,
+PATIENCE, START = 20.0, 60.0  # which may take so many times as long, and seconds to begin
 SUMS = 0.05  # how near the norms' ratio must be to the ranks, for a loss to be taken as a sum over samples
 BY_FORCE = "or start without this proof, at your own risk: --unchecked"
 WHY = (
@@ -39,76 +40,88 @@ def prove(
 ) -> Proof:
     """Return what the proof said; raise an AdvisorError where it fails or can't be made."""
     launch = launch_of(plan, RunFolder(folder / "00"))
-    launcher = replace(plan.launcher, nproc_per_node=1)
-    alone = replace(plan, gpus=plan.gpus[:1], strategy="single", launcher=launcher)
+    say(f"comparing its first {STEPS} steps on {plan.ranks} ranks with one process, before the run")
     with trials_of(script, arguments, folder, launch) as trials:
         trials.preload(packages_of(script))
-        steps = functools.partial(_steps, trials, script, launch_of)
-        one = steps(alone, "whole")
+        comparison = Comparison(plan, script, trials, launch_of)
         first = counted(own_modules(Path(script)))
         if first is not None:
             say(f"it takes more than losses from training batches ({first.file}, line {first.line}): whole ones first")
-            if (proof := _by_calls(plan, one, steps)) is not None:
+            if (proof := comparison.by_calls()) is not None:
                 return proof
         try:
-            proof, reads = _by_slices(plan, script, one, steps)
+            proof, reads = comparison.by_slices()
         except AdvisorError as refusal:
             if first is None:
-                say(f"{_shortened(refusal)}; trying whole batches, with each call of a model divided")
-                if (proof := _by_calls(plan, one, steps)) is not None:
+                say(f"{str(refusal).partition('; ')[0]}; trying whole batches, with each call of a model divided")
+                if (proof := comparison.by_calls()) is not None:
                     return proof
             raise
         if first is None and reads:
             say(f"it reads numbers that differ between slices{reads}: whole batches are tried as well")
-            return _by_calls(plan, one, steps) or proof
+            return comparison.by_calls() or proof
         return proof
 
 
-def _by_calls(plan: Plan, one: tuple[ProofStep, ...], steps: Steps) -> Proof | None:
-    """Compare ranks that have whole batches and divide the calls of models; None where no way of that is equal."""
-    for loss in WHOLE:
-        with contextlib.suppress(AdvisorError):
-            many = steps(plan, loss)
-            if difference(one, many) is None:
-                return proof_of(one, many, loss)
-    return None
+class Comparison:
+    """Trials of a script's first steps on all ranks, against those in one process."""
 
+    def __init__(self, plan: Plan, script: str, trials: Trials, launch_of: Callable[[Plan, RunFolder], Launch]) -> None:
+        self._plan, self._script, self._trials, self._launch_of = plan, script, trials, launch_of
+        launcher = replace(plan.launcher, nproc_per_node=1)
+        self._alone = replace(plan, gpus=plan.gpus[:1], strategy="single", launcher=launcher)
+        self._limit = SECONDS
+        started = time.monotonic()
+        self._one = self._steps(self._alone, "whole")
+        self._limit = min(SECONDS, START + PATIENCE * (time.monotonic() - started))
 
-def _by_slices(plan: Plan, script: str, one: tuple[ProofStep, ...], steps: Steps) -> tuple[Proof, str]:
-    """Compare ranks that load their slices; return also where a number is read that differs between them."""
-    many = steps(plan, "mean")
-    reads = next((step.reads for step in many if step.reads), "")
-    ratio = one[0].norm / many[0].norm if many[0].norm else 0.0
-    if difference(one, many) is not None and abs(ratio / plan.ranks - 1) < SUMS:
-        sums = steps(plan, "sum")
-        if difference(one, sums) is None:
-            return proof_of(one, sums, "sum"), reads
-    found = difference(one, many)
-    if found is not None:
-        what = f"{script} would train differently on {plan.ranks} ranks{one[0].where}: {found}; {WHY}"
-        raise AdvisorError(what, f"train it on one GPU: --gpus 1; {BY_FORCE}")
-    return proof_of(one, many, "mean"), reads
+    @functools.cached_property
+    def _nudged(self) -> tuple[ProofStep, ...]:
+        return self._steps(self._alone, "whole", nudge=True)
 
+    def by_calls(self) -> Proof | None:
+        """Give ranks whole batches, and divide the calls of models; None where no way of that is equal."""
+        for loss in WHOLE:
+            with contextlib.suppress(AdvisorError):
+                many = self._steps(self._plan, loss)
+                if self._differs(many) is None:
+                    return proof_of(self._one, many, loss)
+        return None
 
-def _shortened(refusal: AdvisorError) -> str:
-    return str(refusal).partition("; ")[0]
+    def by_slices(self) -> tuple[Proof, str]:
+        """Have ranks load their slices; return also where a number is read that differs between them."""
+        many = self._steps(self._plan, "mean")
+        reads = next((step.reads for step in many if step.reads), "")
+        ratio = self._one[0].norm / many[0].norm if many[0].norm else 0.0
+        found = self._differs(many)
+        if found is not None and abs(ratio / self._plan.ranks - 1) < SUMS:
+            sums = self._steps(self._plan, "sum")
+            if self._differs(sums) is None:
+                return proof_of(self._one, sums, "sum"), reads
+        if found is not None:
+            where = f"{self._plan.ranks} ranks{self._one[0].where}"
+            what = f"{self._script} would train differently on {where}: {found}; {WHY}"
+            raise AdvisorError(what, f"train it on one GPU: --gpus 1; {BY_FORCE}")
+        return proof_of(self._one, many, "mean"), reads
 
+    def _differs(self, many: tuple[ProofStep, ...]) -> str | None:
+        found = difference(self._one, many)
+        if found is None or difference(self._one[:1], many[:1]) is not None:
+            return found
+        return difference(self._one, many, self._nudged)
 
-def _steps(
-    trials: Trials, script: str, launch_of: Callable[[Plan, RunFolder], Launch], plan: Plan, loss: Loss
-) -> tuple[ProofStep, ...]:
-    """Run the first steps, and return what rank 0 noted of each."""
-    env = plain_environment(seed=0, proof=True, matched=True, loss=loss)
-    request = Request(plan=plan, purpose="as-is", steps=STEPS, limit=SECONDS, env=env)
-    trial, folder = trials.run(request, launch_of)
-    ranks = read_ranks(folder.ranks)
-    steps = ranks[0].proof if ranks else ()
-    where = "as it is" if plan.ranks == 1 else f"on {plan.ranks} ranks"
-    if trial.outcome in ("failed", "out-of-memory", "too-long", "wants-to-write"):
-        raise AdvisorError(
-            f"{script} can't be trained {where}: {trial.said}", f"train it as it is: --gpus 1; {BY_FORCE}"
-        )
-    if not steps:
-        what = f"{script} made no optimizer step in a trial {where}, so nothing tells whether it would train the same"
-        raise AdvisorError(what, f"train it as it is: --gpus 1; {BY_FORCE}")
-    return steps
+    def _steps(self, plan: Plan, loss: Loss, **given: bool) -> tuple[ProofStep, ...]:
+        """Run the first steps, and return what rank 0 noted of each."""
+        env = plain_environment(seed=0, proof=True, matched=True, loss=loss, **given)
+        request = Request(plan=plan, purpose="as-is", steps=STEPS, limit=self._limit, env=env)
+        trial, folder = self._trials.run(request, self._launch_of)
+        ranks = read_ranks(folder.ranks)
+        steps = ranks[0].proof if ranks else ()
+        where = "as it is" if plan.ranks == 1 else f"on {plan.ranks} ranks"
+        hint = f"train it as it is: --gpus 1; {BY_FORCE}"
+        if trial.outcome in ("failed", "out-of-memory", "too-long", "wants-to-write"):
+            raise AdvisorError(f"{self._script} can't be trained {where}: {trial.said}", hint)
+        if not steps:
+            made = f"{self._script} made no optimizer step in a trial {where}"
+            raise AdvisorError(f"{made}, so nothing tells whether it would train the same", hint)
+        return steps

@@ -61,6 +61,10 @@ def counts(body: Iterable[ast.AST]) -> Iterator[int]:
     for node in (node for part in body for node in ast.walk(part)):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
             values: list[ast.expr] = [node.value]
+        elif (
+            isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div) and mentions(node, ("loss", "item"))
+        ):
+            values = [node.left, node.right]  # a loss for all samples, or of each
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPS:
             values = [*node.args, *(keyword.value for keyword in node.keywords)]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "item":

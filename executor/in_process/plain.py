@@ -15,6 +15,7 @@ from advisor.executor.in_process.plain_random import Streams
 from advisor.executor.in_process.plain_replicas import Replicas
 from advisor.executor.in_process.plain_share import Ranks
 
+ROUNDING = 1.2e-7  # of fp32, relative
 Act = Callable[[Any], None]
 
 
@@ -42,6 +43,7 @@ def acts(
             yield "torch.utils.data._utils.fetch", loaders.steer_fetch
     yield "torch._tensor", lambda module: plain_reads.steer(ranks, module.Tensor)
     yield "torch.nn.functional", functools.partial(plain_losses.steer, ranks)
+    yield "torch._dynamo", plain_losses.keep_out_of_graphs
     if ranks.rank or given.get("proof"):
         shadow = plain_files.Shadow(folder)
         shadow.install()
@@ -55,6 +57,8 @@ def acts(
         proof = plain_proof.Proof(ranks, note)
         replicas.on_loss = proof.loss
         yield "torch.optim.optimizer", proof.steer_optimizers
+        if given.get("nudge"):
+            yield "torch.optim.optimizer", functools.partial(plain_proof.nudge, ROUNDING)
         yield "torch.amp.autocast_mode", plain_proof.without_autocast
         yield "torch._dynamo.config", plain_proof.without_compilation
     else:

@@ -35,6 +35,24 @@ class Proof:
         module.register_optimizer_step_pre_hook(before_step)
 
 
+def nudge(rounding: float, optimizer: Any) -> None:
+    """Have weights begin off by so much: what comes of that is no difference of method."""
+    add = optimizer.Optimizer.add_param_group
+
+    @functools.wraps(add)
+    def added(self: Any, group: Any) -> None:
+        import torch
+
+        add(self, group)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in self.param_groups[-1]["params"]:
+                noise = torch.rand(parameter.shape, generator=generator) - 0.5
+                parameter.mul_(1 + rounding * noise.to(parameter.device, parameter.dtype))
+
+    optimizer.Optimizer.add_param_group = added
+
+
 def without_autocast(autocast_mode: Any) -> None:
     """Have a trial compute in the precision of the weights, in which a small difference tells more."""
     kind = autocast_mode.autocast

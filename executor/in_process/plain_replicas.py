@@ -65,7 +65,7 @@ class Replicas:
         @functools.wraps(add)
         def added(optimizer: Any, param_group: Any) -> None:
             add(optimizer, param_group)
-            if type(optimizer).__name__ == "LBFGS" and ranks.ranks > 1:
+            if type(optimizer).__name__ == "LBFGS" and ranks.ranks > 1 and not ranks.calls:
                 raise RuntimeError(LBFGS)
             self.adopt(optimizer.param_groups[-1]["params"])
 

@@ -37,6 +37,7 @@ def line(tmp_path: Path, source: str) -> int | None:
         "total += y.size(0)",
         "running += loss.item() * len(x)",
         "running += loss.item() * x.shape[0]",
+        "print(epoch, loss.item() / len(x))",
         "predictions.append(out.detach().numpy())",
         "meter.update(accuracy(out, y))",
         "print((out.argmax(1) == y).float().mean().item())",
@@ -52,6 +53,7 @@ def test_counts_of_a_training_batch_are_seen(tmp_path: Path, said: str) -> None:
         "running += loss.item()",
         "losses.append(loss.item())",
         "running += loss.item() / len(train_loader)",
+        "print(step * len(x), 100.0 * step / len(train_loader), loss.item())",
         "steps += 1",
     ],
 )
