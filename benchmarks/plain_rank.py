@@ -1,7 +1,7 @@
 """One rank of a whole run for `plain.py`: enter the folder that is named first, then run what follows.
 
-With PLAIN_ALONE it drops nothing and loads without workers, like the ranks that are compared with it. With PLAIN_NUDGE,
-weights are off by so much, a rounding, from the start: what comes of that is no difference of method.
+With PLAIN_ALONE it drops nothing and loads without workers, like the ranks that are compared with it. With PLAIN_NUDGE
+as well, weights are off by so much, a rounding, from the start: what comes of that is no difference of method.
 """
 
 import os
@@ -17,9 +17,7 @@ if "PLAIN_ALONE" in os.environ:
 
     without_dropout(torch.nn.functional)
     one_process_loads(torch.utils.data.dataloader)
-if "PLAIN_NUDGE" in os.environ:
-    import torch.optim.optimizer
-
-    nudge(float(os.environ["PLAIN_NUDGE"]), torch.optim.optimizer)
+    if "PLAIN_NUDGE" in os.environ:
+        nudge(float(os.environ["PLAIN_NUDGE"]), torch.optim)
 run = runpy.run_path(str(FORKS), run_name="forks")["run_worker"]
 sys.exit(run(sys.argv[2:]))

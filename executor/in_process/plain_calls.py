@@ -11,8 +11,9 @@ import weakref
 import zlib
 from typing import Any
 
+from advisor.executor.in_process.plain_dims import Place, Sliced, of_given, of_result, preferred, shape_of, without
 from advisor.executor.in_process.plain_loader import mark_of_content
-from advisor.executor.in_process.plain_random import CALL, Streams
+from advisor.executor.in_process.plain_random import CALL, Streams, drawn
 from advisor.executor.in_process.plain_replicas import COMPARED, NOW_AND_THEN, UNLIKE, Replicas
 from advisor.executor.in_process.plain_share import Ranks, Share, split
 
@@ -20,16 +21,20 @@ UNEQUAL = (
     "a model's results for the slices of a batch have different shapes, so they can't be put together: pad batches to "
     "one length, or train on one GPU: --gpus 1"
 )
+UNEVEN = (
+    "a model draws other random numbers with `random` or numpy on one rank than on another: draw them with torch, or "
+    "train on one GPU: --gpus 1"
+)
 NO_BATCH_DIM = (
-    "a model returns a tensor of shape {shape} for a slice of {samples} samples, which has no dim of the batch: return "
-    "one value for each sample, or train on one GPU: --gpus 1"
+    "a model returns a tensor of shape {shape} for a slice of its batch, of which no dim is the batch's: return one "
+    "value for each sample, or train on one GPU: --gpus 1"
 )
 
 
 class Calls:
     def __init__(self, ranks: Ranks, streams: Streams, replicas: Replicas) -> None:
         self._ranks, self._streams, self._replicas = ranks, streams, replicas
-        self._first = 1 if ranks.way == "whole-dim-1" else 0  # the dim of the batch, where it may be either
+        self._second = ranks.way == "whole-dim-1"  # the second dim is the batch's, where it may be either
         self._parts = ranks.way == "whole-inside"  # models are run whole, and their parts divided
         self._depth = 0  # of calls that are run whole
         self._inside = False  # of a divided call, or of a backward pass, which may repeat a part of one
@@ -93,7 +98,8 @@ class Calls:
 
     def _divide(self, call: Any, args: Any, kwargs: Any, whole: int) -> Any:
         share = split(whole, self._ranks.rank, self._ranks.ranks)
-        sliced, named = mapped((args, kwargs), functools.partial(self._slice, share))
+        taken: set[Sliced] = set()
+        sliced, named = mapped((args, kwargs), functools.partial(self._slice, share, taken))
         self._inside, self._ranks.share, self._last, self._ranks.begun = True, share, share, True
         self._ranks.once("batches are whole on every rank; each call of a model is divided among the ranks")
         self._streams.draw(CALL)
@@ -102,64 +108,67 @@ class Calls:
         finally:
             self._inside, self._ranks.share = False, None
             self._streams.draw()
-        self._compare((args, kwargs), result, share)
-        return mapped(result, functools.partial(self._put_together, share))
+        self._compare((args, kwargs), result, whole)
+        places = iter(self._places(result, whole, taken))
+        return mapped(result, lambda tensor: self._put_together(share, tensor, next(places)))
 
-    def _slice(self, share: Share, tensor: Any) -> Any:
-        dim = self._dim_of(tensor.shape, share.whole)
+    def _slice(self, share: Share, taken: set[Sliced], tensor: Any) -> Any:
+        shape, floating = shape_of(tensor)
+        dim = of_given(shape, floating, self._second, share.whole)
         if dim is None:
             return tensor
+        taken.add((dim, without(shape, dim)))
         if tensor.requires_grad:
             return functions()[0](tensor, self._ranks, dim, share)
         return tensor.narrow(dim, share.start, share.samples)
 
-    def _put_together(self, share: Share, tensor: Any) -> Any:
-        if tensor.ndim == 0 and tensor.is_floating_point():
+    def _put_together(self, share: Share, tensor: Any, place: Place) -> Any:
+        if tensor.ndim == 0:
             return self._ranks.total(tensor * (share.samples / share.whole))
-        dim = self._dim_of(tensor.shape, share.samples)
-        if dim is not None:
-            return functions()[1](tensor, self._ranks, dim, share)
-        if not tensor.ndim or tensor.shape[0] % share.samples:
-            raise RuntimeError(NO_BATCH_DIM.format(shape=tuple(tensor.shape), samples=share.samples))
-        if self._first == 0:  # several rows for each sample
-            return functions()[1](tensor, self._ranks, 0, share)
-        rows = tensor.unflatten(0, (-1, share.samples))
-        return functions()[1](rows, self._ranks, 1, share).flatten(0, 1)
+        if self._second and place.rows > 1:
+            rows = tensor.unflatten(0, (place.rows, share.samples))
+            return functions()[1](rows, self._ranks, 1, share).flatten(0, 1)
+        return functions()[1](tensor, self._ranks, place.dim, share)
 
     def _batch_of(self, given: Any) -> int:
         """Return the size of the batch, by the first tensor in the arguments of a call; 0 where there is none."""
-        sizes: list[int] = []
-        mapped(given, lambda one: sizes.append(one.shape[self._first]) if one.ndim > self._first else None)
-        return sizes[0] if sizes else 0
+        found: list[tuple[tuple[int, ...], bool]] = []
+        mapped(given, lambda tensor: found.append(shape_of(tensor)) if tensor.ndim else None)
+        return found[0][0][preferred(*found[0], self._second)] if found else 0
 
-    def _dim_of(self, shape: Any, length: int) -> int | None:
-        """Return the dim of the batch; the second one may be that of states, which have a row for each layer."""
-        for dim in (self._first, 1 - self._first):
-            enough = len(shape) > 2 if dim > self._first else len(shape) > dim
-            if enough and shape[dim] == length:
-                return dim
-        return None
+    def _places(self, result: Any, whole: int, taken: set[Sliced]) -> list[Place]:
+        """Say where the samples are in each tensor of a result, by its shapes on all ranks."""
+        mine: list[tuple[tuple[int, ...], bool]] = []
+        mapped(result, lambda tensor: mine.append(shape_of(tensor)))
+        if not mine:
+            return []
+        everyone = self._ranks.gather([float(size) for shape, _ in mine for size in shape])
+        samples = [split(whole, rank, self._ranks.ranks).samples for rank in range(self._ranks.ranks)]
+        places, at = [], 0
+        for shape, floating in mine:
+            shapes = [[int(size) for size in sizes[at : at + len(shape)]] for sizes in everyone]
+            at += len(shape)
+            place = Place(0) if floating and not shape else of_result(shapes, samples, floating, self._second, taken)
+            if place is None:
+                raise RuntimeError(
+                    (NO_BATCH_DIM if all(one == shapes[0] for one in shapes) else UNEQUAL).format(shape=shape)
+                )
+            places.append(place)
+        return places
 
-    def _layout(self, share: Share, tensor: Any) -> tuple[Any, ...]:
-        """Return what must be equal of the results for all slices: kind and shape, in units of their samples."""
-        dim = self._dim_of(tensor.shape, share.samples)
-        if dim is None and tensor.ndim:
-            return str(tensor.dtype), tensor.shape[0] / share.samples, *tensor.shape[1:]
-        return str(tensor.dtype), dim, *(size for i, size in enumerate(tensor.shape) if i != dim)
-
-    def _compare(self, given: Any, result: Any, share: Share) -> None:
-        """Stop where results don't match between ranks; now and then where batches do not."""
+    def _compare(self, given: Any, result: Any, whole: int) -> None:
+        """Stop where results are of other kinds on another rank; now and then where batches differ."""
         self._count += 1
         marks: list[float] = []
         if self._count <= COMPARED or self._count % NOW_AND_THEN == 0:
             mapped(given, lambda tensor: marks.append(mark_of_content(tensor)))
-        shapes: list[tuple[Any, ...]] = []
-        mapped(result, lambda tensor: shapes.append(self._layout(share, tensor)))
-        everyone = self._ranks.gather([float(zlib.crc32(repr(one).encode())) for one in (shapes, [share.whole, marks])])
-        if any(one[1] != everyone[0][1] for one in everyone):
-            raise RuntimeError(UNLIKE)
-        if any(one[0] != everyone[0][0] for one in everyone):
-            raise RuntimeError(UNEQUAL)
+        kinds: list[tuple[str, int]] = []
+        mapped(result, lambda tensor: kinds.append((str(tensor.dtype), tensor.ndim)))
+        equal: dict[str, Any] = {UNLIKE: (whole, marks), UNEQUAL: kinds, UNEVEN: drawn()}
+        everyone = self._ranks.gather([float(zlib.crc32(repr(one).encode())) for one in equal.values()])
+        for words, *told in zip(equal, *everyone, strict=True):
+            if any(one != told[0] for one in told):
+                raise RuntimeError(words)
 
 
 def mapped(value: Any, act: Any) -> Any:

@@ -51,6 +51,15 @@ class Streams:
             cuda.manual_seed(self._cuda_seed)
 
 
+def drawn() -> tuple[int, ...]:
+    """Return how far `random` and numpy have drawn: ranks that drew the same are at the same place."""
+    state = random.getstate()[1]
+    if "numpy.random" not in sys.modules:
+        return state[0], state[-1]
+    _, words, position, *_ = sys.modules["numpy.random"].get_state()
+    return state[0], state[-1], int(words[0]), int(position)
+
+
 def _loaded(name: str) -> bool:
     """Say whether a library, or the GPU, is in use."""
     if name == "cuda":

@@ -1,6 +1,7 @@
 """Calls of a plain script's models divided between two ranks: results and gradients are those of one process."""
 
 import multiprocessing
+import random
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from advisor.executor.in_process.plain_calls import Calls
+from advisor.executor.in_process.plain_dims import Place, of_result
 from advisor.executor.in_process.plain_losses import averaged
 from advisor.executor.in_process.plain_share import Share
 
@@ -86,10 +88,42 @@ def recurrent() -> list[torch.Tensor]:
     return [loss, lstm.weight_hh_l0.grad]  # type: ignore[list-item]
 
 
+def uneven() -> list[torch.Tensor]:
+    """Draw as many numbers as the slice has samples, which one rank has more of."""
+
+    class Jitter(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + torch.tensor([random.random() for _ in x])[:, None]
+
+    try:
+        Jitter(4, 3)(torch.ones(5, 4))
+    except RuntimeError as error:
+        return [torch.tensor(float("other random numbers" in str(error)))]
+    return [torch.zeros(())]
+
+
+def test_ranks_that_draw_other_numbers_in_a_call_say_so(tmp_path: Path) -> None:
+    assert divided(tmp_path, uneven) == [1.0]
+
+
 @pytest.mark.parametrize("act", [contrastive, penalty, recurrent])
 def test_losses_and_gradients_are_those_of_one_process(tmp_path: Path, act: Callable[[], list[torch.Tensor]]) -> None:
     for one, whole in zip(divided(tmp_path, act), act(), strict=True):
         torch.testing.assert_close(one, whole.detach())
+
+
+@pytest.mark.parametrize(
+    ("shapes", "samples", "sliced", "place"),
+    [
+        pytest.param([(5, 4), (4, 4)], [5, 4], (), Place(0), id="rows of features"),
+        pytest.param([(2, 3, 8), (2, 2, 8)], [3, 2], (), Place(1), id="a state of two layers"),
+        pytest.param([(2, 2, 8), (2, 2, 8)], [2, 2], {(1, (2, 8))}, Place(1), id="as it was given"),
+        pytest.param([(12, 5), (8, 5)], [3, 2], (), Place(0, 4), id="four rows for each sample"),
+        pytest.param([(7,), (7,)], [3, 2], (), None, id="nowhere"),
+    ],
+)
+def test_the_dim_of_the_batch_is_found(shapes: Any, samples: Any, sliced: Any, place: Place | None) -> None:
+    assert of_result(shapes, samples, floating=True, second=False, sliced=sliced) == place
 
 
 def test_a_sample_that_does_not_count_is_left_out_of_the_mean() -> None:
