@@ -110,9 +110,9 @@ class Comparison:
             return found
         return difference(self._one, many, self._nudged)
 
-    def _steps(self, plan: Plan, loss: Loss, **given: bool) -> tuple[ProofStep, ...]:
+    def _steps(self, plan: Plan, loss: Loss, nudge: bool = False) -> tuple[ProofStep, ...]:
         """Run the first steps, and return what rank 0 noted of each."""
-        env = plain_environment(seed=0, proof=True, matched=True, loss=loss, **given)
+        env = plain_environment(seed=0, proof=True, matched=True, loss=loss, nudge=nudge)
         request = Request(plan=plan, purpose="as-is", steps=STEPS, limit=self._limit, env=env)
         trial, folder = self._trials.run(request, self._launch_of)
         ranks = read_ranks(folder.ranks)

@@ -18,7 +18,6 @@ KEEPS = ("append", "extend", "update", "add")
 NOT_A_BATCH = ("load", "dataset", "optim", "sched", "_dl", "dl_", "param")
 LOADERS = ("load", "_dl", "dl_")
 WITHOUT_GRADIENTS = ("no_grad", "inference_mode", "set_grad_enabled", "eval")
-LOOPS = (ast.For, ast.While)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -37,11 +36,15 @@ def counted(modules: Sequence[Module]) -> Place | None:
 def innermost(module: Module, training: set[str]) -> Iterator[list[ast.stmt]]:
     """Yield the bodies of loops that train, and of functions that make a step, without those around them."""
     for node in module.nodes:
-        step = isinstance(node, Function) and calls(node.body, {BACKWARD})
-        if step or (isinstance(node, LOOPS) and calls(node.body, training)):
-            inside = [one for part in node.body for one in ast.walk(part) if isinstance(one, LOOPS)]
-            if not any(calls(one.body, training) for one in inside):
-                yield node.body
+        if isinstance(node, Function):
+            trains = calls(node.body, {BACKWARD})
+        elif isinstance(node, ast.For | ast.While):
+            trains = calls(node.body, training)
+        else:
+            continue
+        inside = (one for part in node.body for one in ast.walk(part) if isinstance(one, ast.For | ast.While))
+        if trains and not any(calls(one.body, training) for one in inside):
+            yield node.body
 
 
 def learning(functions: Iterable[Function]) -> set[str]:
