@@ -8,12 +8,14 @@ import importlib
 import os
 import runpy
 import sys
+from pathlib import Path
 
 from advisor.executor.forked import FORKS
 from advisor.executor.in_process.plain_proof import nudge, one_process_loads, without_dropout
 
 os.chdir(sys.argv[1])
 if "PLAIN_ALONE" in os.environ:
+    sys.path.insert(0, str(Path(sys.argv[2]).parent))  # where python looks for a script's own modules
     import torch
 
     without_dropout(torch.nn.functional)

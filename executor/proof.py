@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Literal
 
 from advisor.executor.records import ProofStep
 from advisor.rules.format import plural
@@ -11,10 +12,22 @@ from advisor.rules.machine import Value
 # gradient one of a whole step, so later steps may differ more.
 FIRST = {"float64": 1e-9, "float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 LATER, MOST = 10.0, 2  # times as much for each step, up to the third
-# Times what roundings in the first weights, a tenth of the first step's tolerance, make of one process's later steps;
-# where that is more than MOST_BY_ROUNDING they are compared to within that much.
+# Or, after the first step, so many times the difference that weights make which began some roundings apart, a tenth of
+# the first step's tolerance; where that is more than MOST_BY_ROUNDING, steps are compared to within that much.
 BY_ROUNDING, MOST_BY_ROUNDING = 10.0, 0.1
 SMALL_LOSS, SMALL_NORM = 1e-2, 1e-6  # differences of smaller ones count as if they were so large
+
+# What a loss is: a mean of those of slices, or their sum; or made of the whole batch, for which calls of models are
+# divided along the first dim, along the second, or inside of the models.
+Loss = Literal["mean", "sum", "whole", "whole-dim-1", "whole-inside"]
+HOW: dict[Loss, str] = {
+    "mean": "",
+    "sum": ", with losses that are sums over samples",
+    "whole": ", with whole batches and each call of a model divided",
+    "whole-dim-1": ", with whole batches and each call of a model divided along the second dim",
+    "whole-inside": ", with whole batches and each call of a model's parts divided",
+}
+WHOLE: tuple[Loss, ...] = ("whole", "whole-dim-1", "whole-inside")
 
 
 class Proof(Value, frozen=True, kw_only=True):
@@ -23,52 +36,37 @@ class Proof(Value, frozen=True, kw_only=True):
     steps: int
     largest: float  # relative difference of a loss or a gradient's norm
     tolerance: float  # relative, of the first step
-    loss: str = "mean"  # "sum": the script's losses are sums over samples
-    rounding: float | None = None  # the largest difference that roundings in the first weights make, if asked for
+    loss: Loss = "mean"
 
 
 def difference(one: Sequence[ProofStep], many: Sequence[ProofStep], nudged: Sequence[ProofStep] = ()) -> str | None:
     """Say where the ranks differ from one process by more than rounding does; None: nowhere.
 
-    `nudged` are the steps of one process whose weights began some roundings apart: some trainings make much of them.
+    `nudged` is one process whose weights began some roundings apart: some models make much of that in a few steps.
     """
     allowed = tolerance(one)
     for number, (mine, theirs) in enumerate(zip_longest(one, many)):
         if mine is None or theirs is None or len(mine.losses) != len(theirs.losses):
             return f"in step {number + 1} one of them makes other passes than the other"
-        grown = allowed * LATER ** min(number, MOST)
-        for (what, a, b, small), explained in zip(_pairs(mine, theirs), _explained(mine, nudged[number:]), strict=True):
-            if not relative(a, b, small) <= max(grown, explained if number else 0.0):
+        explained = allowed * LATER ** min(number, MOST)
+        if number and number < len(nudged) and len(nudged[number].losses) == len(mine.losses):
+            apart = max(relative(a, b, small) for _, a, b, small in _pairs(mine, nudged[number]))
+            explained = max(explained, min(BY_ROUNDING * apart, MOST_BY_ROUNDING))
+        for what, a, b, small in _pairs(mine, theirs):
+            if not relative(a, b, small) <= explained:
                 return f"in step {number + 1} the {what} is {a:.6g} in one process and {b:.6g} on all ranks"
     return None
 
 
-def _explained(mine: ProofStep, nudged: Sequence[ProofStep]) -> list[float]:
-    """Return the relative difference of each number of a step that a rounding explains."""
-    if not nudged or len(nudged[0].losses) != len(mine.losses):
-        return [0.0] * (len(mine.losses) + 1)
-    found = (relative(a, b, small) for _, a, b, small in _pairs(mine, nudged[0]))
-    return [min(BY_ROUNDING * one, MOST_BY_ROUNDING) for one in found]
-
-
-def proof_of(one: Sequence[ProofStep], many: Sequence[ProofStep], loss: str, nudged: Sequence[ProofStep] = ()) -> Proof:
-    return Proof(
-        steps=len(one),
-        largest=largest(one, many),
-        tolerance=tolerance(one),
-        loss=loss,
-        rounding=largest(one, nudged) if nudged else None,
+def proof_of(one: Sequence[ProofStep], many: Sequence[ProofStep], loss: Loss) -> Proof:
+    largest = max(
+        relative(a, b, small) for mine, theirs in zip(one, many, strict=True) for _, a, b, small in _pairs(mine, theirs)
     )
-
-
-def largest(one: Sequence[ProofStep], other: Sequence[ProofStep]) -> float:
-    """Return the largest relative difference of two runs that make the same passes."""
-    pairs = (pair for mine, theirs in zip(one, other, strict=False) for pair in _pairs(mine, theirs))
-    return max(relative(a, b, small) for _, a, b, small in pairs)
+    return Proof(steps=len(one), largest=largest, tolerance=tolerance(one), loss=loss)
 
 
 def _pairs(one: ProofStep, other: ProofStep) -> list[tuple[str, float, float, float]]:
-    losses = [("loss", a, b, SMALL_LOSS) for a, b in zip(one.losses, other.losses, strict=False)]
+    losses = [("loss", a, b, SMALL_LOSS) for a, b in zip(one.losses, other.losses, strict=True)]
     return [*losses, ("norm of the gradients", one.norm, other.norm, SMALL_NORM)]
 
 
@@ -87,6 +85,5 @@ def tolerance(steps: Sequence[ProofStep]) -> float:
 def in_words(proof: Proof, ranks: int) -> str:
     return (
         f"{plural(proof.steps, 'step')} on {ranks} ranks equal to one process, largest difference {proof.largest:.0e}"
-        + ("" if proof.rounding is None else f" (roundings in the first weights make {proof.rounding:.0e})")
-        + (", with losses that are sums over samples" if proof.loss == "sum" else "")
+        + HOW[proof.loss]
     )

@@ -70,6 +70,7 @@ class ProofStep(Row, frozen=True, kw_only=True, tag="proof"):
     norm: float
     dtypes: tuple[str, ...]  # of gradients
     where: str  # the script's line of the last backward pass
+    reads: str = ""  # the line where it first read a number that differs between slices, and is no loss
 
 
 class Loss(Row, frozen=True, kw_only=True, tag="loss"):

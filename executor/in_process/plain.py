@@ -21,6 +21,7 @@ from advisor.executor.in_process import (
 )
 from advisor.executor.in_process.plain_backward import Backward
 from advisor.executor.in_process.plain_buckets import BUCKET
+from advisor.executor.in_process.plain_calls import Calls
 from advisor.executor.in_process.plain_gradients import Gradients
 from advisor.executor.in_process.plain_loader import Loaders
 from advisor.executor.in_process.plain_random import Streams
@@ -40,7 +41,6 @@ def acts(
     bucket_mb = plan.get("bucket_cap_mb")
     gradients = Gradients(ranks, BUCKET if bucket_mb is None else int(bucket_mb * 2**20))
     replicas, backward = Replicas(ranks, gradients, observe), Backward(ranks, gradients)
-    loaders = Loaders(ranks, streams, replicas, backward)
     if plan["activation_checkpointing"] != "none":
         replicas.prepare = functools.partial(plain_recompute.recompute, plan["activation_checkpointing"])
         yield "torch.nn.modules.module", plain_recompute.steer_modules
@@ -56,27 +56,35 @@ def acts(
     yield "torch.optim.optimizer", replicas.steer_optimizers
     if replicas.shards is not None:  # after it, so that new groups hold shards before they are looked at
         yield "torch.optim.optimizer", replicas.shards.steer_optimizers
+    if ranks.calls and ranks.ranks > 1:
+        calls = Calls(ranks, streams, replicas)
+        yield "torch.nn.modules.module", calls.steer_modules
+        yield "torch.autograd", calls.steer_autograd
     yield "torch.autograd", backward.steer_autograd
     yield "torch.amp.grad_scaler", backward.steer_scaler
     yield "torch.autograd.grad_mode", backward.steer_grad_mode
-    yield "torch.utils.data.dataloader", loaders.steer
+    if not ranks.calls:
+        loaders = Loaders(ranks, streams, replicas, backward)
+        yield "torch.utils.data.dataloader", loaders.steer
+        if ranks.matched:
+            yield "torch.utils.data._utils.fetch", loaders.steer_fetch
     yield "torch._tensor", lambda module: plain_reads.steer(ranks, module.Tensor)
     yield "torch.nn.functional", functools.partial(plain_losses.steer, ranks)
+    yield "torch._dynamo", plain_losses.keep_out_of_graphs
     if ranks.rank or given.get("proof"):
         shadow = plain_files.Shadow(folder)
         shadow.install()
         yield from shadow.acts()
     if ranks.matched:
-        yield "torch.utils.data._utils.fetch", loaders.steer_fetch
         yield "torch.nn.functional", plain_proof.without_dropout
         yield "torch.utils.data.dataloader", plain_proof.one_process_loads
         if ranks.ranks > 1:
             yield "torch.optim.optimizer", lambda _: plain_random.match(ranks)
     if given.get("proof"):
-        proof = plain_proof.Proof(note)
+        proof = plain_proof.Proof(ranks, note)
         backward.on_loss = proof.loss
         yield "torch.optim.optimizer", proof.steer_optimizers
-        if given.get("nudged"):
+        if given.get("nudge"):
             yield "torch.optim.optimizer", plain_proof.nudge
         yield "torch.amp.autocast_mode", plain_proof.without_autocast
         yield "torch._dynamo.config", plain_proof.without_compilation

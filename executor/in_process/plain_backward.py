@@ -62,7 +62,7 @@ class Backward:
             given = [grad_tensors] * len(roots) if grad_tensors is None or len(roots) == 1 else list(grad_tensors)
             given = [one[0] if isinstance(one, list | tuple) else one for one in given]
             weighted = [self._weighted(root, one) for root, one in zip(roots, given, strict=True)]
-            reduces = self._ranks.ranks > 1 and self._ranks.share is not None and not create_graph
+            reduces = self._ranks.ranks > 1 and self._ranks.apart and not create_graph
             current = self._gradients.begin(reduces)
             try:
                 original(roots, weighted, retain_graph, create_graph, *args, **kwargs)
@@ -132,7 +132,7 @@ class Backward:
     def _passed_alone(self, loss: Any) -> None:
         """Go on after a pass that nothing was to be sent of; with several ranks it may not have reached parameters."""
         if self._ranks.ranks > 1:
-            raise RuntimeError(GRAPH if self._ranks.share is not None else NO_BATCH.format(where=place()))
+            raise RuntimeError(GRAPH if self._ranks.apart else NO_BATCH.format(where=place()))
         self.on_backward()
         if loss is not None:
             original = self._unhidden(loss)

@@ -27,6 +27,7 @@ TWO_SIZES = (
     "a step takes batches of two loaders, and its slices are of different weights{where}: give the loaders "
     "drop_last=True and batch sizes that {ranks} divides"
 )
+AHEAD = "a batch of this loader{where} is drawn before the last one was trained on: draw it after the backward pass"
 COMPARED = 3  # batches of a pass over an iterable dataset, between ranks
 
 
@@ -49,6 +50,7 @@ class Loaders:
         self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
         self._now: Pass | None = None  # the batch of which is in training
         self._left: tuple[Pass | None, Share] | None = None  # a batch that is trained on after an evaluation
+        self._trained = False  # a backward pass was made
         self._share: Share | None = None  # of the batch that is being loaded whole
         backward.on_backward = self._backward
         backward.on_evaluation = self._evaluated
@@ -95,8 +97,10 @@ class Loaders:
         @functools.wraps(load)
         def fetched(fetcher: Any, index: Any) -> Any:
             share = self._share
-            if share is None or not fetcher.auto_collation:
+            if share is None:
                 return load(fetcher, index)
+            if not fetcher.auto_collation:  # the dataset takes all indices of a batch at once
+                return part(load(fetcher, index), share)
             many = getattr(fetcher.dataset, "__getitems__", None)
             data = many(index) if many else [fetcher.dataset[one] for one in index]
             return fetcher.collate_fn(data[share.start : share.stop])
@@ -172,8 +176,10 @@ class Loaders:
             data = following(iterator)
         except BaseException as error:
             self._streams.draw()
-            if isinstance(error, StopIteration) and current.given and not current.trained:
-                raise RuntimeError(NO_BACKWARD.format(where=current.where)) from None
+            if isinstance(error, StopIteration):
+                self._left = None
+                if current.given and not current.trained:
+                    raise RuntimeError(NO_BACKWARD.format(where=current.where)) from None
             raise
         finally:
             self._ranks.fetching = False
@@ -190,7 +196,7 @@ class Loaders:
         current.given += 1
         current.looked = False
         self._left = None
-        self._now, self._ranks.share, self._ranks.begun = current, share, True
+        self._now, self._ranks.share, self._ranks.last, self._ranks.begun = current, share, share, True
         self._ranks.once(
             "each rank trains on its slice of every batch; what the script prints of a batch beside its loss, such as "
             "counts of right answers, is rank 0's slice"
@@ -203,6 +209,9 @@ class Loaders:
 
     def _backward(self) -> None:
         if self._now is not None:
+            if not self._trained and self._now.given > 1:
+                raise RuntimeError(AHEAD.format(where=self._now.where))
+            self._trained = True
             self._now.trained = self._now.given
 
     def _evaluated(self) -> None:

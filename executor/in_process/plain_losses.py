@@ -3,8 +3,10 @@
 Batch normalisation in training, and losses that are means over what is not ignored, or over class weights.
 """
 
+import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +18,21 @@ MEANS = ("cross_entropy", "nll_loss")
 def steer(ranks: Ranks, functional: Any) -> None:
     """Change torch.nn.functional."""
     functional.batch_norm = normalised(ranks, functional.batch_norm)
-    functional.batch_norm._torchdynamo_disable = True  # compiled models call it as it is
     for name in MEANS:
         setattr(functional, name, averaged(ranks, getattr(functional, name)))
+    if "torch._dynamo" in sys.modules:
+        keep_out_of_graphs(sys.modules["torch._dynamo"])
+
+
+def keep_out_of_graphs(dynamo: Any) -> None:
+    """Have compiled models call these functions as they are: what ranks tell each other is no part of a graph."""
+    functional = sys.modules["torch.nn.functional"]
+    for name in ("batch_norm", *MEANS):
+        function = getattr(functional, name)
+        function._torchdynamo_disable = True
+        # What was changed before dynamo listed the functions of torch is one of these by its name.
+        with contextlib.suppress(RuntimeError):
+            dynamo.disallow_in_graph(function)
 
 
 def in_step(ranks: Ranks) -> bool:
@@ -33,9 +47,8 @@ def averaged(ranks: Ranks, loss: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(loss)
     def mean(*args: Any, **kwargs: Any) -> Any:
-        import torch
 
-        if torch.compiler.is_compiling() or not in_step(ranks):
+        if not in_step(ranks):
             return loss(*args, **kwargs)
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
@@ -47,8 +60,8 @@ def averaged(ranks: Ranks, loss: Callable[..., Any]) -> Callable[..., Any]:
         valid = target != given["ignore_index"]
         counts = valid.double() if weight is None else weight.double()[target.clamp(0, len(weight) - 1)] * valid
         given["reduction"] = "sum"
-        total = ranks.total(counts.sum())
         share = ranks.factor() / ranks.ranks
+        total = ranks.total(counts.sum() * bool(share))
         return loss(*call.args, **call.kwargs) / (total * (share or 1.0)).to(given["input"].dtype)
 
     return mean

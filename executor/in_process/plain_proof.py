@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from advisor.executor.in_process import whole
-from advisor.executor.in_process.plain_share import place
+from advisor.executor.in_process.plain_share import Ranks, place
 
 
 class Proof:
-    def __init__(self, note: Callable[..., None]) -> None:
-        self._note = note
+    def __init__(self, ranks: Ranks, note: Callable[..., None]) -> None:
+        self._ranks, self._note = ranks, note
         self._losses: list[float] = []
         self._where = ""  # of the last backward pass
 
@@ -29,7 +29,9 @@ class Proof:
                 norm = float(torch.linalg.vector_norm(torch.stack([one.cpu() for one in norms]))) if norms else 0.0
                 kinds = {str(one.dtype).removeprefix("torch.") for one in gradients if one is not None}
             losses, self._losses = self._losses, []
-            self._note("proof", losses=losses, norm=norm, dtypes=sorted(kinds), where=self._where)
+            self._note(
+                "proof", losses=losses, norm=norm, dtypes=sorted(kinds), where=self._where, reads=self._ranks.reads
+            )
 
         module.register_optimizer_step_pre_hook(before_step)
 
@@ -80,9 +82,9 @@ def without_dropout(functional: Any) -> None:
         return input
 
     def attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **kwargs: Any
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *args: Any, **kwargs: Any
     ) -> Any:
-        return attend(query, key, value, attn_mask, 0.0, **kwargs)
+        return attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
 
     for name in DROPOUTS:
         setattr(functional, name, same)

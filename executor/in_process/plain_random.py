@@ -11,7 +11,7 @@ from typing import Any
 
 from advisor.executor.in_process.plain_share import Ranks
 
-STEP, SAMPLES = ("torch",), ("torch", "random", "numpy")
+STEP, SAMPLES, CALL = ("torch",), ("torch", "random", "numpy"), ("torch", "cuda")
 APART = 1_000_003  # between the seeds of two ranks
 
 
@@ -36,12 +36,12 @@ class Streams:
         if self._ranks.matched or self._ranks.ranks == 1:
             return
         for name, (get, put, fresh) in LIBRARIES.items():
-            if (name in own) != (name in self._own) and (name != "numpy" or "numpy.random" in sys.modules):
+            if (name in own) != (name in self._own) and _loaded(name):
                 state = get()
                 put(self._waiting[name] if name in self._waiting else fresh(APART * (self._ranks.rank + 1)))
                 self._waiting[name] = state
         self._own = own
-        if own and "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
+        if own and "cuda" not in own and _loaded("cuda"):
             self._part_cuda(sys.modules["torch"].cuda)
 
     def _part_cuda(self, cuda: Any) -> None:
@@ -51,10 +51,32 @@ class Streams:
             cuda.manual_seed(self._cuda_seed)
 
 
+def drawn() -> tuple[int, ...]:
+    """Return how far `random` and numpy have drawn: ranks that drew the same are at the same place."""
+    state = random.getstate()[1]
+    if "numpy.random" not in sys.modules:
+        return state[0], state[-1]
+    _, words, position, *_ = sys.modules["numpy.random"].get_state()
+    return state[0], state[-1], int(words[0]), int(position)
+
+
+def _loaded(name: str) -> bool:
+    """Say whether a library, or the GPU, is in use."""
+    if name == "cuda":
+        return "torch" in sys.modules and bool(sys.modules["torch"].cuda.is_initialized())
+    return name != "numpy" or "numpy.random" in sys.modules
+
+
 def _fresh_torch(apart: int) -> Any:
     import torch
 
     return torch.Generator().manual_seed((torch.initial_seed() + apart) % 2**63).get_state()
+
+
+def _fresh_cuda(apart: int) -> Any:
+    import torch
+
+    return torch.Generator("cuda").manual_seed((torch.cuda.initial_seed() + apart) % 2**63).get_state()
 
 
 def _fresh_numpy(apart: int) -> Any:
@@ -72,6 +94,11 @@ LIBRARIES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[in
         lambda: _call("torch", "get_rng_state"),
         lambda state: _call("torch", "set_rng_state", state),
         _fresh_torch,
+    ),
+    "cuda": (
+        lambda: _call("torch.cuda", "get_rng_state"),
+        lambda state: _call("torch.cuda", "set_rng_state", state),
+        _fresh_cuda,
     ),
     "random": (
         random.getstate,

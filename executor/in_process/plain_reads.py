@@ -10,6 +10,7 @@ import zlib
 from typing import Any
 
 from advisor.executor.in_process.plain_share import Ranks
+from advisor.executor.in_process.plain_share import place as place_of_script
 
 NAMES = ("item", "__float__", "__int__", "__bool__")
 LIBRARY, SCHEDULERS = "torch.", "torch.optim.lr_scheduler"
@@ -45,11 +46,12 @@ def _read(ranks: Ranks, read: Any) -> Any:
 
 def agreed(ranks: Ranks, value: Any, is_loss: bool, place: tuple[int, int]) -> Any:
     """Return one number for all ranks; `place`, file and line, is where they must all be."""
-    everyone = ranks.gather([float(value), ranks.weight(), *place])
+    everyone = ranks.gather([float(value), ranks.weight(ranks.last), *place])
     if any(one[2:] != everyone[0][2:] for one in everyone):
         raise RuntimeError(APART.format(first=int(everyone[0][3]), mine=place[1]))
     if all(one[0] == everyone[0][0] for one in everyone):
         return value
-    if is_loss and isinstance(value, float) and ranks.share is not None:
+    if is_loss and isinstance(value, float) and ranks.last is not None:
         return sum(number * (1 if ranks.sums else weight) for number, weight, *_ in everyone if weight)
+    ranks.reads = ranks.reads or place_of_script()
     return type(value)(everyone[0][0])

@@ -32,6 +32,7 @@ class Replicas:
         self._ranks, self._gradients, self._observe = ranks, gradients, observe
         self._families: list[list[weakref.ref[Any]]] = []  # the parameters of each model
         self._known: set[int] = set()
+        self.adopted = 0  # parameters so far
         self._roots: list[weakref.ref[Any]] = []
         self._steps = 0
         self.prepare: Callable[[Any], None] = lambda root: None  # a model before its first step
@@ -41,6 +42,9 @@ class Replicas:
         """Say whether a model is in training mode, and known by its optimizer."""
         return any(root.training for ref in self._roots if (root := ref()) is not None)
 
+    def knows(self, parameter: Any) -> bool:
+        return id(parameter) in self._known
+
     def steer_optimizers(self, module: Any) -> None:
         add = module.Optimizer.add_param_group
         ranks = self._ranks
@@ -48,7 +52,7 @@ class Replicas:
         @functools.wraps(add)
         def added(optimizer: Any, param_group: Any) -> None:
             add(optimizer, param_group)
-            if type(optimizer).__name__ == "LBFGS" and ranks.ranks > 1:
+            if type(optimizer).__name__ == "LBFGS" and ranks.ranks > 1 and not ranks.calls:
                 raise RuntimeError(LBFGS)
             self.adopt(optimizer.param_groups[-1]["params"])
 
@@ -77,6 +81,7 @@ class Replicas:
             if self._ranks.ranks > 1:
                 with torch.no_grad():
                     spread([*family, *buffers])
+            self.adopted += len(family)
             if root is not None:
                 self.prepare(root)
                 if self.shards is not None and family:

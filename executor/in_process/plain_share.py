@@ -36,20 +36,29 @@ class Ranks:
 
     def __init__(self, device: str, given: dict[str, Any]) -> None:
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self.sums = given.get("loss") == "sum"  # the script's losses are sums over samples, not means
+        self.way = given.get("loss", "mean")
+        self.sums = self.way == "sum"  # the script's losses are sums over samples, not means
+        self.calls = self.way.startswith("whole")  # batches are whole everywhere, calls of models are divided
         self.matched = bool(given.get("matched"))  # random numbers are those of one process
         self.seed = int(given["seed"])
         self.share: Share | None = None  # of the batch that is trained on
+        self.last: Share | None = None  # of the batch that was trained on last, which may be over
+        self.reads = ""  # where the script first read a number that differs between slices, and is no loss
         self.fetching = False  # samples are being loaded, each rank its own
         self.begun = False  # the first slice was given out
         self._device, self._pid = device, os.getpid()
-        self._inner: Any = None
+        self.inner: Any = None
         self._said: set[str] = set()
 
     @property
     def active(self) -> bool:
         """Say whether this is the rank's own process, which data loader workers are not, and training has begun."""
         return self.begun and not self.fetching and os.getpid() == self._pid
+
+    @property
+    def apart(self) -> bool:
+        """Say whether this rank trains on something else than the others now."""
+        return self.begun if self.calls else self.share is not None
 
     def start(self) -> None:
         """Start the process group, once."""
@@ -59,19 +68,19 @@ class Ranks:
             return
         dist.init_process_group("gloo" if self._device == "cpu" else "cpu:gloo,cuda:nccl")
         # What happens inside passes, apart from the reduction of gradients: each group keeps an order of its own.
-        self._inner = dist.new_group()
+        self.inner = dist.new_group()
 
-    def weight(self) -> float:
+    def weight(self, share: Share | None) -> float:
         """Return what a loss of this rank's slice counts for in that of the batch; over all ranks they add up to 1."""
-        if self.share is None:
+        if share is None:
             return 1 / self.ranks
-        return self.share.samples / self.share.whole if self.share.counts else 0.0
+        return share.samples / share.whole if share.counts else 0.0
 
     def factor(self) -> float:
         """Return what to multiply a loss with so that the mean of all ranks' gradients is that of the whole batch."""
         if self.sums:
             return float(self.ranks) if self.share is None or self.share.counts else 0.0
-        return self.ranks * self.weight()
+        return self.ranks * self.weight(self.share)
 
     def gather(self, values: list[float]) -> list[list[float]]:
         """Return the values of all ranks, by rank."""
@@ -82,12 +91,12 @@ class Ranks:
             return [values]
         mine = torch.tensor(values, dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self.ranks)]
-        dist.all_gather(everyone, mine, group=self._inner)
+        dist.all_gather(everyone, mine, group=self.inner)
         return [one.tolist() for one in everyone]
 
     def total(self, tensor: Any) -> Any:
         """Add a tensor up over all ranks; its gradient is added up likewise."""
-        return tensor if self.ranks == 1 else _summed()(tensor, self._inner)
+        return tensor if self.ranks == 1 else _summed()(tensor, self.inner)
 
     def once(self, line: str) -> None:
         """Say a line once, on rank 0."""
