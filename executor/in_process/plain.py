@@ -45,12 +45,9 @@ def acts(
         replicas.prepare = functools.partial(plain_recompute.recompute, plan["activation_checkpointing"])
         yield "torch.nn.modules.module", plain_recompute.steer_modules
     if plan["strategy"] in ("fsdp", "hsdp") and ranks.ranks > 1:
-        replicas.shards = backward.shards = shards = Shards(plan, ranks, note)
+        replicas.shards = backward.shards = Shards(plan, ranks, note)
         gradients.divisor = ranks.ranks
-        yield "torch.autograd", shards.steer_autograd
-        yield "torch.nn.modules.module", shards.steer_modules
-        yield "torch.nn.utils.clip_grad", plain_whole.steer_clipping
-        yield "torch._dynamo.decorators", plain_doors.keep_out_compiler
+        yield from _shard(replicas.shards)
     yield "torch.optim.optimizer", streams.seed_torch
     yield "numpy.random", streams.seed_numpy
     yield "torch.optim.optimizer", replicas.steer_optimizers
@@ -81,15 +78,26 @@ def acts(
         if ranks.ranks > 1:
             yield "torch.optim.optimizer", lambda _: plain_random.match(ranks)
     if given.get("proof"):
-        proof = plain_proof.Proof(ranks, note)
-        backward.on_loss = proof.loss
-        yield "torch.optim.optimizer", proof.steer_optimizers
-        if given.get("nudge"):
-            yield "torch.optim.optimizer", plain_proof.nudge
-        yield "torch.amp.autocast_mode", plain_proof.without_autocast
-        yield "torch._dynamo.config", plain_proof.without_compilation
+        yield from _prove(ranks, backward, note, nudge=bool(given.get("nudge")))
     else:
         backward.on_loss = functools.partial(_note_losses, note, [])
+
+
+def _shard(shards: Shards) -> Iterator[tuple[str, Act]]:
+    yield "torch.autograd", shards.steer_autograd
+    yield "torch.nn.modules.module", shards.steer_modules
+    yield "torch.nn.utils.clip_grad", plain_whole.steer_clipping
+    yield "torch._dynamo.decorators", plain_doors.keep_out_compiler
+
+
+def _prove(ranks: Ranks, backward: Backward, note: Callable[..., None], *, nudge: bool) -> Iterator[tuple[str, Act]]:
+    proof = plain_proof.Proof(ranks, note)
+    backward.on_loss = proof.loss
+    yield "torch.optim.optimizer", proof.steer_optimizers
+    if nudge:
+        yield "torch.optim.optimizer", plain_proof.nudge
+    yield "torch.amp.autocast_mode", plain_proof.without_autocast
+    yield "torch._dynamo.config", plain_proof.without_compilation
 
 
 def leave(recorder: Any) -> None:

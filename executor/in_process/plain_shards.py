@@ -284,7 +284,7 @@ class Model:
 
     def _direct(self, number: int, gradient: Any) -> Any:
         """Correct the gradient of a loss that takes a weight itself: it is no mean over slices, so it has no share."""
-        factor = 1.0 if self._ranks.calls else self._ranks.factor()
+        factor = self._ranks.factor()
         if not factor:
             raise RuntimeError(DIRECT.format(name=self.parts[number]._param_fqn, where=place()))
         self._reached.add(number)
