@@ -8,6 +8,7 @@ not come. Only what was told after as many collectives of the group is compared:
 
 import collections
 import contextlib
+import functools
 import struct
 import time
 import weakref
@@ -29,6 +30,7 @@ APART = (
     "wrapper, parameters unfrozen after it, or a step that no_sync() left without an average"
 )
 EQUALLY = ("allreduce_hook", "bf16_compress_hook", "fp16_compress_hook")  # hooks that leave gradients equal
+Named = tuple[str, Callable[[], Any]]  # a parameter's name, and how it is found
 BY_DDP = "DistributedDataParallel sends gradients only, so that this stays."
 BY_SHARDS = "copies of a sharded model get equal gradients only, so that this stays."
 
@@ -68,21 +70,30 @@ class DriftWatch:
         owned = {id(one): one for group in optimizer.param_groups for one in group["params"]}
         found = []
         for model in filter(None, (ref() for ref in self._models)):
-            names = kept_equal(model)
-            if any(id(one) in owned for _, one in names):
+            kept = kept_equal(model)
+            if any(id(one) in owned for _, one in kept):
+                names = [(name, functools.partial(of_model, weakref.ref(model), name)) for name, _ in kept]
                 found.append((model.process_group, names, type(model.module).__name__, BY_DDP))
-        sharded = [one for one in owned.values() if copied(one)]
-        for mesh in {id(one.device_mesh): one.device_mesh for one in sharded}.values():
-            names = [(f"a weight of shape {list(one.shape)}", one) for one in sharded if one.device_mesh is mesh]
+        sharded = {number: one for number, one in enumerate(owned.values()) if copied(one)}
+        for mesh in {id(one.device_mesh): one.device_mesh for one in sharded.values()}.values():
+            names = [
+                (
+                    f"a weight of shape {list(one.shape)}",
+                    functools.partial(of_optimizer, weakref.ref(optimizer), number),
+                )
+                for number, one in sharded.items()
+                if one.device_mesh is mesh
+            ]
             found.append((mesh.get_group(0), names, "the model", BY_SHARDS))
         return [self._known(*one) for one in found]
 
-    def _known(self, group: Any, names: list[tuple[str, Any]], model: str, kept: str) -> "Copies":
+    def _known(self, group: Any, names: list[Named], model: str, kept: str) -> "Copies":
         """Return what is known of these parameters already: two optimizers may share a model."""
         import torch.distributed as dist
 
+        first = names[0][1]()
         for copies in self._all:
-            if copies.first() is names[0][1]:
+            if copies.first() is first:
                 return copies
         ranks = tuple(dist.get_process_group_ranks(group))
         self._made[ranks] += 1
@@ -91,13 +102,16 @@ class DriftWatch:
 
 
 class Copies:
-    """Parameters that should be equal on the ranks of a group."""
+    """Parameters that should be equal on the ranks of a group.
 
-    def __init__(self, group: Any, names: list[tuple[str, Any]], model: str, kept: str, key: str) -> None:
+    They are looked up anew each time. torch refuses to move shards that anything holds a weak reference to.
+    """
+
+    def __init__(self, group: Any, names: list[Named], model: str, kept: str, key: str) -> None:
         import torch.distributed as dist
 
         self._group, self._model, self._kept, self._key = group, model, kept, key
-        self._names = [(name, weakref.ref(one)) for name, one in names]
+        self._names = names
         self._rank, (self._first, *others) = dist.get_rank(), dist.get_process_group_ranks(group)
         self._others = others if self._rank == self._first else [self._first]  # whom this rank compares itself with
         self._steps, self._every = 0, LEAST
@@ -127,7 +141,7 @@ class Copies:
         # Not in turn: looks are powers of two apart, and would leave some out.
         at = zlib.crc32(str(self._steps).encode()) % len(self._names)
         turn = [*self._names[at:], *self._names[:at]][:TENSORS]
-        now = [(name, one) for name, ref in turn if (one := ref()) is not None and one.requires_grad]
+        now = [(name, one) for name, find in turn if (one := find()) is not None and one.requires_grad]
         if now:
             with torch.set_grad_enabled(False):
                 some = [drift.sample(local(one), NUMBERS) for _, one in now]
@@ -188,6 +202,22 @@ class Copies:
 
     def _key_of(self, step: int, rank: int) -> str:
         return f"advisor/drift/{self._key}/{step}/{rank}"
+
+
+def of_model(model: "weakref.ref[Any]", name: str) -> Any:
+    """Return a parameter of a DistributedDataParallel, None where it is gone."""
+    alive = model()
+    with contextlib.suppress(AttributeError):
+        return None if alive is None else alive.module.get_parameter(name)
+    return None
+
+
+def of_optimizer(optimizer: "weakref.ref[Any]", number: int) -> Any:
+    """Return an optimizer's parameter by its place, None where it is gone."""
+    alive = optimizer()
+    groups = () if alive is None else alive.param_groups
+    owned = list({id(one): one for group in groups for one in group["params"]}.values())
+    return owned[number] if number < len(owned) and copied(owned[number]) else None
 
 
 def kept_equal(model: Any) -> list[tuple[str, Any]]:

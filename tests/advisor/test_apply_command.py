@@ -10,10 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 PLAIN = """import torch
-model = torch.nn.Linear(2, 2)
-optimizer = torch.optim.AdamW(model.parameters())
+weight = torch.zeros(2, requires_grad=True)
+optimizer = torch.optim.AdamW([weight])
 for _ in range(3):
-    model(torch.randn(4, 2)).sum().backward()
+    (torch.randn(4, 2) @ weight).sum().backward()
     optimizer.step()
 """
 
@@ -49,7 +49,7 @@ def test_the_scripts_words_output_and_exit_code_pass_through(tmp_path: Path) -> 
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_plain_script_without_a_data_loader_is_refused_with_the_lines_to_add(tmp_path: Path) -> None:
+def test_a_plain_script_of_which_nothing_can_be_divided_is_refused_with_the_lines_to_add(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PLAIN)
     done = advisor("apply", "train.py", cwd=tmp_path)

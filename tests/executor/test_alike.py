@@ -23,6 +23,6 @@ def test_a_model_of_which_nothing_is_known_is_not_looked_at() -> None:
 def test_ranks_with_the_same_batches_are_stopped_with_the_lines_to_change(scripts: Any, how: str) -> None:
     result = scripts.applied("same_batches.py", how, plan=scripts.plan(ranks=2))
     assert (result.exit_code, result.out) == (1, "")
-    assert "ranks 0, 1 have trained on the same 3 batches" in result.err
-    assert "DistributedSampler(dataset)" in result.err
-    assert "same 3 batches" in scripts.log("1.err")
+    said = result.err + scripts.log("1.err")  # once one has stopped, the other may miss it in a collective
+    assert "ranks 0, 1 have trained on the same 3 batches" in said
+    assert "DistributedSampler(dataset)" in said

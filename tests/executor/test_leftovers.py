@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def test_process_of_a_run_whose_launcher_and_guard_were_killed_at_once_is_named(
         time.sleep(0.01)
     guard.kill()
     for one in (torchrun, rank):
-        one.kill()
+        with suppress(psutil.NoSuchProcess):  # those that die with the guard
+            one.kill()
     process.kill()
     try:
         process.wait(timeout=10)  # while it is a zombie, the run looks alive
