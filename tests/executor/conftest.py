@@ -1,5 +1,6 @@
 """Scripts run by python alone, and under a plan through the executor's one door."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from advisor.executor.folder import RunFolder
+from advisor.executor.launch import WORKER
 from advisor.executor.report import Run, read_report
 from advisor.rules.plan import Launcher, Plan
 
@@ -62,6 +65,15 @@ class Scripts:
         return self._start(
             [sys.executable, str(DRIVER), str(self._plan), str(self.folder), script, *arguments], **streams
         )
+
+    def by_worker(self, script: str, *arguments: str) -> Result:
+        """Run it as torchrun would start its only rank, without torchrun."""
+        folder = RunFolder(self.folder)
+        folder.create()
+        folder.plan.write_bytes(msgspec.json.encode(self.plan()))
+        rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "ADVISOR_PLAN": str(folder.plan)}
+        command = [sys.executable, "-u", str(WORKER), script, *arguments]
+        return self.finish(self._start(command, env=os.environ | rank))
 
     def alone(self, script: str, *arguments: str) -> Result:
         return self.finish(self.start_alone(script, *arguments))

@@ -21,17 +21,28 @@ pytestmark = pytest.mark.slow
         pytest.param(["looks_around.py", "one", "--two"], id="globals, paths, source and odd bytes"),
         pytest.param(["./raises.py"], id="chained exception"),
         pytest.param(["own_excepthook.py"], id="excepthook of the script"),
-        pytest.param(["exits.py", "number"], id="sys.exit(3)"),
         pytest.param(["exits.py", "message"], id="sys.exit with a message"),
         pytest.param(["exits.py", "hard"], id="os._exit"),
-        pytest.param(["exits.py", "signal"], id="death by a signal"),
         pytest.param(["syntax_error.py"], id="syntax error"),
         pytest.param(["own_arguments.py", "--help"], id="help of the script"),
-        pytest.param(["own_arguments.py", "--", "--plan", "x"], id="bare double dash"),
-        pytest.param(["own_arguments.py", "--plan", "x", "--nproc-per-node", "7"], id="options that are also ours"),
         pytest.param(["starts_processes.py"], id="spawn, forkserver and pickle"),
         pytest.param(["own_packages/train.py"], id="packages with our names"),
         pytest.param(["loads_data.py"], id="data loader that spawns"),
+    ],
+)
+def test_output_and_exit_code_of_a_rank_are_those_of_python(scripts: Any, command: list[str]) -> None:
+    assert scripts.by_worker(*command) == scripts.alone(*command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(["looks_around.py", "one", "--two"], id="globals, paths, source and odd bytes"),
+        pytest.param(["exits.py", "number"], id="sys.exit(3)"),
+        pytest.param(["exits.py", "signal"], id="death by a signal"),
+        pytest.param(
+            ["own_arguments.py", "--", "--plan", "x", "--nproc-per-node", "7"], id="options that are also ours"
+        ),
     ],
 )
 def test_output_and_exit_code_are_those_of_python(scripts: Any, command: list[str]) -> None:
