@@ -68,7 +68,8 @@ class DriftWatch:
     def _copies(self, optimizer: Any) -> "list[Copies]":
         """Return what of an optimizer's parameters has copies: of each DistributedDataParallel, and hybrid shards."""
         owned = {id(one): one for group in optimizer.param_groups for one in group["params"]}
-        found = []
+        found: list[tuple[Any, list[Named], str, str]] = []
+        names: list[Named]
         for model in filter(None, (ref() for ref in self._models)):
             kept = kept_equal(model)
             if any(id(one) in owned for _, one in kept):
