@@ -5,7 +5,6 @@ same batches, and all outside the models' calls is done whole on each. Gradients
 rank: their mean over ranks is that of one process, for parameters that are used outside of any call as well.
 """
 
-import copy
 import functools
 import weakref
 import zlib
@@ -14,6 +13,7 @@ from typing import Any
 from advisor.executor.in_process.plain_backward import COMPARED, NOW_AND_THEN, UNLIKE
 from advisor.executor.in_process.plain_dims import Place, Sliced, of_given, of_result, preferred, shape_of, without
 from advisor.executor.in_process.plain_loader import mark_of_content
+from advisor.executor.in_process.plain_nested import rebuilt
 from advisor.executor.in_process.plain_random import CALL, Streams, drawn
 from advisor.executor.in_process.plain_replicas import Replicas
 from advisor.executor.in_process.plain_share import Ranks, Share, split
@@ -176,17 +176,7 @@ def mapped(value: Any, act: Any) -> Any:
     """Return nested tuples, lists and dicts with an act done to each tensor."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return act(value)
-    if isinstance(value, list | tuple):
-        parts = [mapped(one, act) for one in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if hasattr(value, "items") and hasattr(value, "__setitem__"):
-        same = copy.copy(value)
-        for key, one in value.items():
-            same[key] = mapped(one, act)
-        return same
-    return value
+    return act(value) if isinstance(value, torch.Tensor) else rebuilt(value, lambda one: mapped(one, act))
 
 
 @functools.cache

@@ -5,7 +5,6 @@ A loader that is iterated without gradients, or while the models are in eval() m
 
 import array
 import contextlib
-import copy
 import functools
 import numbers
 import weakref
@@ -14,6 +13,7 @@ from collections import deque
 from typing import Any
 
 from advisor.executor.in_process.plain_backward import Backward
+from advisor.executor.in_process.plain_nested import rebuilt
 from advisor.executor.in_process.plain_random import SAMPLES, STEP, Streams
 from advisor.executor.in_process.plain_replicas import Replicas
 from advisor.executor.in_process.plain_share import Ranks, Share, place, split
@@ -259,14 +259,7 @@ def part(data: Any, share: Share) -> Any:
 
     if isinstance(data, torch.Tensor):
         return data[share.start : share.stop] if data.ndim and len(data) == share.whole else data
-    if isinstance(data, list | tuple):
-        if len(data) == share.whole and not any(isinstance(one, torch.Tensor) and one.ndim for one in data):
-            return type(data)(data[share.start : share.stop])
-        parts = [part(one, share) for one in data]
-        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
-    if hasattr(data, "items") and hasattr(data, "__setitem__"):
-        same = copy.copy(data)
-        for key, value in data.items():
-            same[key] = part(value, share)
-        return same
-    return data
+    samples = isinstance(data, list | tuple) and len(data) == share.whole
+    if samples and not any(isinstance(one, torch.Tensor) and one.ndim for one in data):
+        return type(data)(data[share.start : share.stop])
+    return rebuilt(data, lambda one: part(one, share))
