@@ -4,6 +4,7 @@ It lies in a session of its own and adopts the orphans of the run, so a kill of 
 of a process group leaves it, or the launcher, to end the rest. It ends as its command does.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -46,12 +47,15 @@ def wait_for(pid: int) -> int:
 
 
 def _forward_to(pid: int) -> None:
-    """Pass the first signal on, by which torchrun stops its ranks; kill all at a second Ctrl-C or after a while."""
-    received: list[int] = []
+    """Pass the first signal on, by which torchrun stops its ranks; kill all at a second Ctrl-C or after a while.
+
+    A launcher with threads that dies sends several at once, one as each thread ends, and python may begin with the
+    second anywhere inside the first's handler: so each call takes its number in one step.
+    """
+    calls = itertools.count(1)
 
     def forward(number: int, _: FrameType | None) -> None:
-        received.append(number)
-        if len(received) == 1:
+        if next(calls) == 1:
             signal.alarm(STOP_SECONDS)
             os.kill(pid, number)  # a second one would break off torchrun's own tidying up
         elif number in (signal.SIGINT, signal.SIGALRM):

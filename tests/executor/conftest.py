@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from advisor.executor.folder import RunFolder
@@ -81,9 +83,11 @@ class Scripts:
     def applied(self, script: str, *arguments: str, plan: Plan | None = None) -> Result:
         return self.finish(self.start_applied(script, *arguments, plan=plan))
 
-    @staticmethod
-    def finish(process: subprocess.Popen[bytes]) -> Result:
-        out, err = process.communicate(timeout=SECONDS)
+    def finish(self, process: subprocess.Popen[bytes]) -> Result:
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not over after {SECONDS} s; what runs:\n{self._running()}")
         code = process.returncode
         # Bytes that are no text must survive: latin-1 shows each of them.
         return Result((out or b"").decode("latin-1"), (err or b"").decode("latin-1"), 128 - code if code < 0 else code)
@@ -93,6 +97,17 @@ class Scripts:
 
     def log(self, name: str) -> str:
         return (self.folder / "logs" / name).read_bytes().decode("latin-1")
+
+    def _running(self) -> str:
+        """Say of every process of this test what it does; ranks know the test's folder, others name it."""
+        lines = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                told = process.cmdline(), process.environ().get("ADVISOR_PLAN", "")
+                if str(self.folder.parent) in str(told):
+                    threads = [Path(f"/proc/{process.pid}/task/{t.id}/wchan").read_text() for t in process.threads()]
+                    lines.append(f"{process.pid} < {process.ppid()} {process.status()} {threads} {told}")
+        return "\n".join(lines)
 
     @staticmethod
     def _start(command: list[str], **streams: Any) -> subprocess.Popen[bytes]:

@@ -3,6 +3,8 @@
 import os
 import signal
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -63,3 +65,31 @@ def test_a_second_ctrl_c_kills_a_script_that_ignores_the_first(scripts: Any) -> 
     process.send_signal(signal.SIGINT)
     assert scripts.finish(process).exit_code == 130
     assert psutil.wait_procs(below, timeout=1)[1] == []
+
+
+BURST = """
+import signal, sys
+from advisor.executor import guard
+lines, wait_for = int(sys.argv[2]), guard.wait_for
+
+def second(frame, event, _):
+    global lines
+    if event == "line" and frame.f_code.co_name == "forward":
+        lines -= 1
+        if lines == 0:
+            signal.raise_signal(signal.SIGTERM)
+    return second
+
+def first(pid):
+    signal.raise_signal(signal.SIGTERM)
+    return wait_for(pid)
+
+guard.wait_for = first
+sys.settrace(second)
+sys.exit(guard.main(sys.argv[1], ["sleep", "60"]) != -signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("line", [1, 2, 3])
+def test_a_signal_within_the_handler_of_the_first_is_no_reason_to_miss_both(tmp_path: Path, line: int) -> None:
+    subprocess.run([sys.executable, "-c", BURST, str(tmp_path / "log"), str(line)], check=True, timeout=20)
