@@ -7,6 +7,7 @@ starts a thread or touches a GPU, so that forked processes can.
 import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -33,6 +34,7 @@ def preload(names: list[str]) -> dict[str, Any]:
     started = time.monotonic()
     installed = tuple(sysconfig.get_paths()[kind] for kind in ("purelib", "platlib", "stdlib", "platstdlib"))
     failed: dict[str, str] = {}
+    gc.disable()  # it would look through all that torch holds again and again: a third of the time
     for name in names:
         try:
             spec = PathFinder.find_spec(name.split(".")[0])
@@ -40,6 +42,8 @@ def preload(names: list[str]) -> dict[str, Any]:
                 importlib.import_module(name)
         except BaseException as error:  # the script's own import will say it again
             failed[name] = repr(error)
+    gc.freeze()  # ranks that are forked need not look through it either, nor copy the pages to do so
+    gc.enable()
     return {"seconds": time.monotonic() - started, "failed": failed, "threads": threading.active_count()}
 
 

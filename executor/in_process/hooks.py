@@ -37,10 +37,22 @@ def install(
     for name, act in () if plain is None else plain_acts(plan, plain, recorder):
         acts.setdefault(name, []).append(act)
     for name in acts.keys() & sys.modules.keys():
+        before = dict(vars(sys.modules[name]))
         for act in acts.pop(name):
             act(sys.modules[name])
+        hand_on(sys.modules[name], before)
     if acts:
         sys.meta_path.insert(0, _AfterImport(acts))
+
+
+def hand_on(changed: ModuleType, before: dict[str, Any]) -> None:
+    """Give what was changed in a module to those that have imported it by name: in a trial all is imported before."""
+    both = ((old, vars(changed).get(name, old)) for name, old in before.items() if callable(old))
+    instead = {id(old): new for old, new in both if new is not old}
+    for module in list(sys.modules.values()) if instead else ():
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if id(value) in instead:
+                setattr(module, name, instead[id(value)])
 
 
 def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act]]:

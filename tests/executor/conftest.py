@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,13 @@ import msgspec
 import psutil
 import pytest
 
+from advisor.executor import report
 from advisor.executor.folder import RunFolder
-from advisor.executor.launch import WORKER
-from advisor.executor.report import Run, read_report
+from advisor.executor.forked import Forks, forks
+from advisor.executor.launch import WORKER, plan_launch
+from advisor.executor.records import read_ranks
+from advisor.executor.report import Became, Change, RankRun, Run, read_report
+from advisor.executor.script import read_script
 from advisor.rules.plan import Launcher, Plan
 
 SCRIPTS = Path(__file__).parents[2] / "fixtures" / "scripts"
@@ -34,6 +39,15 @@ class Result:
     out: str
     err: str
     exit_code: int  # as a shell shows it
+
+
+@dataclass(frozen=True)
+class Forked(Result):
+    """What came of ranks that were forked, as a trial's are; output is rank 0's."""
+
+    changes: tuple[Change, ...]
+    became: tuple[Became, ...]
+    ranks: tuple[RankRun, ...]
 
 
 class Scripts:
@@ -92,6 +106,24 @@ class Scripts:
         # Bytes that are no text must survive: latin-1 shows each of them.
         return Result((out or b"").decode("latin-1"), (err or b"").decode("latin-1"), 128 - code if code < 0 else code)
 
+    def forked(self, forks: Forks, script: str, *arguments: str, plan: Plan) -> Forked:
+        """Run the ranks under a plan without torchrun, which imports torch anew in each: many CPU seconds."""
+        path = str(SCRIPTS / script)
+        folder = forks.next_folder()
+        folder.plan.write_bytes(msgspec.json.encode(plan))
+        launch = plan_launch(plan, path, arguments, folder, facts=read_script(path))
+        environment = launch.environ() | {"ADVISOR_PLAN": str(folder.plan)}
+        answer = forks.run([str(WORKER), path, *arguments], plan.ranks, folder, environment, SECONDS)
+        records = read_ranks(folder.ranks)
+        return Forked(
+            out=(folder.logs / "0.out").read_text(),
+            err=(folder.logs / "0.err").read_text(),
+            exit_code=124 if answer["late"] else next((code for code in answer["statuses"] if code), 0),
+            changes=report.changes(plan, records),
+            became=report.became(records),
+            ranks=tuple(map(report.rank_run, records)),
+        )
+
     def report(self) -> Run:
         return read_report(self.folder / "report.json")
 
@@ -113,6 +145,15 @@ class Scripts:
     def _start(command: list[str], **streams: Any) -> subprocess.Popen[bytes]:
         usual = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(command, cwd=SCRIPTS, preexec_fn=_heed_signals, **usual | streams)  # noqa: PLW1509
+
+
+@pytest.fixture(scope="module")
+def ranks_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Make the process that ranks are forked from, with all that building an optimizer imports."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # read as torch is imported
+    with forks(tmp_path_factory.mktemp("forks"), environment) as running:
+        assert not running.preload(["torch._dynamo"])["failed"]
+        yield running
 
 
 @pytest.fixture

@@ -64,15 +64,21 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         pytest.param(4, HSDP | HALF, ("plain",), id="hsdp 2x2, every second block recomputed"),
     ],
 )
-def test_losses_and_weights_are_those_under_ddp(  # noqa: PLR0917 - fixtures and parameters
-    scripts: Any, native: Trained, tmp_path: Path, ranks: int, fields: dict[str, Any], kinds: tuple[str, ...]
+def test_losses_and_weights_are_those_under_ddp(
+    scripts: Any,
+    ranks_of: Any,
+    native: Trained,
+    tmp_path: Path,
+    *,
+    ranks: int,
+    fields: dict[str, Any],
+    kinds: tuple[str, ...],
 ) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    result = scripts.applied(SCRIPT, str(folder), *kinds, plan=scripts.plan(ranks, **fields))
-    assert result.exit_code == 0, result.err
-    Trained(result.out, folder).assert_same(native)
-    run = scripts.report()
+    run = scripts.forked(ranks_of, SCRIPT, str(folder), *kinds, plan=scripts.plan(ranks, **fields))
+    assert run.exit_code == 0, run.err
+    Trained(run.out, folder).assert_same(native)
     became = {one.what: (one.became, one.wanted) for one in run.became}
     assert all(is_now == planned for is_now, planned in became.values()), became
     assert became["processes"] == (ranks, ranks)

@@ -69,12 +69,12 @@ def assert_same(ours: Any, theirs: Any) -> None:
     ],
 )
 def test_losses_and_checkpoints_are_those_of_ddp(
-    scripts: Any, native: Trained, *, ranks: int, fields: dict[str, Any], kinds: tuple[str, ...]
+    scripts: Any, ranks_of: Any, native: Trained, *, ranks: int, fields: dict[str, Any], kinds: tuple[str, ...]
 ) -> None:
     folder = scripts.folder.with_name("out")
     folder.mkdir()
     script = "libraries/on_lightning.py"
-    result = scripts.applied(script, str(folder), "0", *kinds, plan=scripts.plan(ranks, **fields))
+    result = scripts.forked(ranks_of, script, str(folder), "0", *kinds, plan=scripts.plan(ranks, **fields))
     assert (result.err, result.exit_code) == ("", 0)
     ours = Trained(result.out, folder)
 
@@ -84,7 +84,7 @@ def test_losses_and_checkpoints_are_those_of_ddp(
     losses = [(what, pytest.approx(loss, abs=1e-5)) for what, loss in native.losses if chosen(what)]
     assert ours.losses == losses
     assert_same(ours.files, {name: value for name, value in native.files.items() if chosen(name)})
-    assert_report(scripts.report(), ranks, fields)
+    assert_report(result, ranks, fields)
 
 
 def assert_report(run: Any, ranks: int, fields: dict[str, Any]) -> None:

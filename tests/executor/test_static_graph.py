@@ -7,9 +7,10 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_the_graph_is_made_static_where_it_is_and_losses_stay_the_same(scripts: Any) -> None:
+def test_the_graph_is_made_static_where_it_is_and_losses_stay_the_same(scripts: Any, ranks_of: Any) -> None:
     """The script trains each model a second time with `static_graph=False`, and prints whether all was the same."""
-    result = scripts.applied("kinds/static.py", plan=scripts.plan(2, static_graph=True, gradient_as_bucket_view=False))
+    plan = scripts.plan(2, static_graph=True, gradient_as_bucket_view=False)
+    result = scripts.forked(ranks_of, "kinds/static.py", plan=plan)
     assert result.exit_code == 0, result.err
     remedy = 'write "static_graph": false in the plan'
     more = f"the graph has changed: other.bias got a gradient, and none in the first 3 steps: {remedy}"
@@ -31,7 +32,7 @@ def test_the_graph_is_made_static_where_it_is_and_losses_stay_the_same(scripts: 
     said = [line.removeprefix(stays) for line in result.err.splitlines() if line.startswith(stays)]
     differ = "the parameters that get a gradient differ from step to step"
     assert said == [differ, differ, "the script accumulates with no_sync()"]
-    changes = [(one.argument, one.script, one.plan, one.used) for one in scripts.report().changes]
+    changes = [(one.argument, one.script, one.plan, one.used) for one in result.changes]
     assert changes == [
         ("static_graph", None, True, "plan"),
         ("static_graph", False, True, "script"),

@@ -65,12 +65,12 @@ def assert_same(ours: Any, theirs: Any) -> None:
     ],
 )
 def test_losses_and_checkpoints_are_those_of_ddp(
-    scripts: Any, native: Trained, tmp_path: Path, ranks: int, fields: dict[str, Any]
+    scripts: Any, ranks_of: Any, native: Trained, tmp_path: Path, *, ranks: int, fields: dict[str, Any]
 ) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     kinds = ACCUMULATING if fields.get("accumulation", 1) > 1 else ()  # the others are refused
-    result = scripts.applied("kinds/train.py", str(folder), *kinds, plan=scripts.plan(ranks, **fields))
+    result = scripts.forked(ranks_of, "kinds/train.py", str(folder), *kinds, plan=scripts.plan(ranks, **fields))
     assert result.exit_code == 0, result.err
     ours = Trained(result.out, folder)
     losses = [(what, loss) for what, loss in native.losses if not kinds or what.split()[0] in kinds]
@@ -79,11 +79,11 @@ def test_losses_and_checkpoints_are_those_of_ddp(
     assert_same(ours.files, {name: native.files[name] for name in native.files if not kinds or name[:-3] in kinds})
 
 
-def test_the_report_says_how_the_model_was_sharded(scripts: Any, tmp_path: Path) -> None:
+def test_the_report_says_how_the_model_was_sharded(scripts: Any, ranks_of: Any, tmp_path: Path) -> None:
     plan = scripts.plan(2, strategy="fsdp", shard_size=2, activation_checkpointing="selective")
-    result = scripts.applied("kinds/train.py", str(tmp_path), "plain", plan=plan)
+    result = scripts.forked(ranks_of, "kinds/train.py", str(tmp_path), "plain", plan=plan)
     assert (result.err, result.exit_code) == ("", 0)
-    used = {change.argument: change.plan for change in scripts.report().changes}
+    used = {change.argument: change.plan for change in result.changes}
     assert used == {
         "fully_shard": "3 blocks and the rest of Model",
         "reshard_after_forward": True,
@@ -91,10 +91,10 @@ def test_the_report_says_how_the_model_was_sharded(scripts: Any, tmp_path: Path)
     }
 
 
-def test_a_change_of_rhythm_ends_the_skipping_of_synchronisation(scripts: Any, tmp_path: Path) -> None:
+def test_a_change_of_rhythm_ends_the_skipping_of_synchronisation(scripts: Any, ranks_of: Any, tmp_path: Path) -> None:
     plan = scripts.plan(2, accumulation=3)
     kinds = ("accumulates_in_sync", "plain")  # the last is refused
-    result = scripts.applied("kinds/train.py", str(tmp_path), *kinds, plan=plan)
+    result = scripts.forked(ranks_of, "kinds/train.py", str(tmp_path), *kinds, plan=plan)
     skips, ends, *_ = result.err.splitlines()
     assert skips == "advisor: 3 backward passes per optimizer step: from now on the last alone synchronises gradients"
     assert ends == (
@@ -113,9 +113,9 @@ def test_a_state_that_rank_0_takes_alone_is_named_within_seconds(scripts: Any) -
     assert "in_process" not in result.err
 
 
-def test_a_script_that_shards_by_itself_gets_what_it_leaves_open(scripts: Any) -> None:
+def test_a_script_that_shards_by_itself_gets_what_it_leaves_open(scripts: Any, ranks_of: Any) -> None:
     plan = scripts.plan(4, strategy="hsdp", shard_size=2, reshard_after_forward=False)
-    result = scripts.applied("kinds/shards.py", plan=plan)
+    result = scripts.forked(ranks_of, "kinds/shards.py", plan=plan)
     assert (result.err, result.exit_code) == ("", 0)
     assert result.out.splitlines()[3:] == ["gathered after forward: True", "mesh: (2, 2)"]
 
@@ -134,10 +134,10 @@ dist.destroy_process_group()
 """
 
 
-def test_half_precision_gradients_are_sent_where_the_plan_says_so(scripts: Any, tmp_path: Path) -> None:
+def test_half_precision_gradients_are_sent_where_the_plan_says_so(scripts: Any, ranks_of: Any, tmp_path: Path) -> None:
     script = tmp_path / "half.py"
     script.write_text(HALF)
-    result = scripts.applied(str(script), plan=scripts.plan(2, gradient_dtype="fp16"))
+    result = scripts.forked(ranks_of, str(script), plan=scripts.plan(2, gradient_dtype="fp16"))
     half = [torch.tensor((1 + rank) / 7).div(2).half() for rank in range(2)]
     assert (result.err, result.exit_code) == ("", 0)
     assert result.out == f"{[float(sum(half))] * 2}\n"
