@@ -99,11 +99,8 @@ class Comparison:
         return self._steps(self._alone, "whole", nudge=True)
 
     def by_calls(self) -> Proof | None:
-        """Give ranks whole batches, and divide the calls of models; None where no way of that is equal.
-
-        Calls of models in shards are not divided.
-        """
-        for loss in () if self._plan.strategy in SHARDED else WHOLE:
+        """Give ranks whole batches, and divide the calls of models; None where no way of that is equal."""
+        for loss in WHOLE:
             with contextlib.suppress(AdvisorError):
                 many = self._steps(self._plan, loss)
                 if self._differs(many) is None:

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from advisor.executor.in_process.plain_calls import Calls
 from advisor.executor.in_process.plain_dims import Place, of_result
@@ -20,8 +24,6 @@ RANKS = 2
 
 
 def work(rank: int, port_file: str, act: Callable[[], list[torch.Tensor]], answers: Any) -> None:
-    import torch.distributed as dist
-
     from advisor.executor.in_process.plain_share import Ranks
 
     torch.set_num_threads(1)
@@ -66,6 +68,21 @@ def contrastive() -> list[torch.Tensor]:
     return [loss, model.weight.grad, scale.grad]  # type: ignore[list-item]
 
 
+def sharded() -> list[torch.Tensor]:
+    """Compare samples with a model whose weights are in shards on the ranks, block by block."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    if dist.is_initialized():
+        mesh = init_device_mesh("cpu", (RANKS,))
+        fully_shard(model[0], mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    z = model(torch.randn(5, 4))
+    loss = nn.functional.cross_entropy(z @ z.T, torch.arange(5))
+    loss.backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    return [loss, *(one.full_tensor() if isinstance(one, DTensor) else one for one in gradients)]  # type: ignore[misc]
+
+
 def penalty() -> list[torch.Tensor]:
     """Penalise a gradient with regard to the input, as a critic's is."""
     torch.manual_seed(0)
@@ -106,7 +123,7 @@ def test_ranks_that_draw_other_numbers_in_a_call_say_so(tmp_path: Path) -> None:
     assert divided(tmp_path, uneven) == [1.0]
 
 
-@pytest.mark.parametrize("act", [contrastive, penalty, recurrent])
+@pytest.mark.parametrize("act", [contrastive, sharded, penalty, recurrent])
 def test_losses_and_gradients_are_those_of_one_process(tmp_path: Path, act: Callable[[], list[torch.Tensor]]) -> None:
     for one, whole in zip(divided(tmp_path, act), act(), strict=True):
         torch.testing.assert_close(one, whole.detach())
