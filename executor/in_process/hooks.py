@@ -30,7 +30,7 @@ def install(
     acts: dict[str, list[Act]] = {
         "torch.optim.optimizer": [functools.partial(record_steps, recorder.step_ended)],
     }
-    for name, act in planned_acts(plan, recorder):
+    for name, act in planned_acts(plan, recorder, plain=plain is not None):
         acts.setdefault(name, []).append(act)
     for name, act in () if trial is None else trial_acts(trial, recorder):
         acts.setdefault(name, []).append(act)
@@ -55,8 +55,8 @@ def hand_on(changed: ModuleType, before: dict[str, Any]) -> None:
                 setattr(module, name, instead[id(value)])
 
 
-def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act]]:
-    """Name the modules of torch that the plan changes, and how."""
+def planned_acts(plan: dict[str, Any], recorder: Any, plain: bool) -> Iterator[tuple[str, Act]]:
+    """Name the modules of torch that the plan changes, and how. Batches of a `plain` script are watched elsewhere."""
     with importing_ours():
         from advisor.executor.in_process import (
             alike,
@@ -89,7 +89,7 @@ def planned_acts(plan: dict[str, Any], recorder: Any) -> Iterator[tuple[str, Act
     yield "torch.optim.optimizer", same.steer_optimizers
     yield "torch.optim.optimizer", drift.steer_optimizers
     yield "torch.utils.data.dataloader", same.steer_loaders
-    yield from fsdp.watching_acts(watch)
+    yield from () if plain else fsdp.watching_acts(watch)
     if plan["strategy"] in ("fsdp", "hsdp"):
         sharding = sharded.Sharding(plan, recorder.note)
         if plan.get("shard_from") == "cpu" and plan["launcher"]["device"] != "cpu":

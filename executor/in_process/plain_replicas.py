@@ -43,7 +43,7 @@ class Replicas:
         return any(root.training for ref in self._roots if (root := ref()) is not None)
 
     def knows(self, parameter: Any) -> bool:
-        return id(parameter) in self._known
+        return id(parameter) in self._known or (self.shards is not None and self.shards.shows(parameter))
 
     def steer_optimizers(self, module: Any) -> None:
         add = module.Optimizer.add_param_group

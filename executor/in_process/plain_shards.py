@@ -190,6 +190,10 @@ class Shards:
         module.Optimizer.add_param_group = added
         module.register_optimizer_step_post_hook(stepped)
 
+    def shows(self, parameter: Any) -> bool:
+        """Say whether this is a weight that a model shows whole now."""
+        return any(one._unsharded_param is parameter for model in self.models() for one in model.gathered())
+
     def _behind(self, parameters: Any) -> dict[int, Any]:
         """Return the shards of those parameters that are gathered weights, by the id of these."""
         gathered = {id(one._unsharded_param): one for model in self.models() for one in model.gathered()}

@@ -138,7 +138,7 @@ def test_moves_are_held_back_where_the_plan_says_so_and_there_is_an_accelerator(
     for home, device, held in (("cpu", "cuda", True), ("gpu", "cuda", False), ("cpu", "cpu", False)):
         launcher = Launcher(nproc_per_node=2, device=device)
         plan = msgspec.to_builtins(scripts.plan(2, strategy="fsdp", shard_from=home, launcher=launcher))
-        steered = dict(hooks.planned_acts(plan, SimpleNamespace(note=None)))
+        steered = dict(hooks.planned_acts(plan, SimpleNamespace(note=None), plain=False))
         assert ("torch.nn.modules.module" in steered) == held
 
 

@@ -74,10 +74,7 @@ def test_a_plain_script_trains_as_in_one_process(scripts: Any, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{}, {"strategy": "fsdp", "shard_size": 2}], ids=["ddp", "fsdp"])
-def test_batches_of_no_loader_are_divided_where_a_model_is_called(
-    scripts: Any, tmp_path: Path, fields: dict[str, Any]
-) -> None:
+def test_batches_of_no_loader_are_divided_where_a_model_is_called(scripts: Any, tmp_path: Path) -> None:
     source = """
 import torch
 
@@ -99,7 +96,7 @@ for epoch in range(3):
 """
     (tmp_path / "own_batches.py").write_text(source)
     alone = scripts.alone(str(tmp_path / "own_batches.py"))
-    both = scripts.applied(str(tmp_path / "own_batches.py"), plan=scripts.plan(ranks=2, **fields))
+    both = scripts.applied(str(tmp_path / "own_batches.py"), plan=scripts.plan(ranks=2))
     assert (alone.exit_code, both.exit_code) == (0, 0), both.err
     assert both.out == alone.out
     proof = scripts.report().proof

@@ -16,10 +16,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from advisor.executor.folder import RunFolder
 from advisor.executor.in_process import plain_recompute
 from advisor.executor.in_process.plain_doors import _callable_parts, _holds_tensor, open_doors
 from advisor.executor.in_process.plain_shards import Model, undivided
-from advisor.executor.prove import in_full_precision
+from advisor.executor.launch import Launch, plan_launch
+from advisor.executor.prove import in_full_precision, prove
+from advisor.rules.plan import Plan
 
 PLAIN = Path(__file__).parents[2] / "fixtures" / "scripts" / "plain"
 FSDP: dict[str, Any] = {"strategy": "fsdp", "shard_size": 2}
@@ -194,3 +197,15 @@ def test_a_sharded_plain_script_trains_as_in_one_process(scripts: Any, tmp_path:
         "reshard_after_forward": True,
         "activation_checkpointing": "2 of 3 blocks",
     }
+
+
+@pytest.mark.slow
+def test_the_parts_of_a_sharded_model_that_compares_samples_are_divided(scripts: Any, tmp_path: Path) -> None:
+    script = str(PLAIN / "clip.py")
+
+    def launch(plan: Plan, place: RunFolder) -> Launch:
+        return plan_launch(plan, script, (), place)
+
+    proof = prove(scripts.plan(2, **FSDP), script, (), tmp_path / "proof", launch)
+    assert proof.loss == "whole-inside"
+    assert proof.largest < proof.tolerance
