@@ -2,11 +2,12 @@
 
 Run: python benchmarks/exhaustive.py ROWS.jsonl [--budget 120] [--rounds 3] [--ranks N] MODEL[:OPTION...] ...: models
 and options of train_model.py, such as "gpt-12x768:--batch 8:--bf16". Every plan runs once in each round, so that what
-drifts touches all. A row for each plan and one for each pick; the last line is a JSON object: regret in per cent of the
-best measured plan, of the pick and of two fixed policies.
+drifts touches all. A row for each plan, which accuracy.py and regret.py read too, and one for each pick; the last line
+is a JSON object: regret in per cent of the best measured plan, of the pick and of two fixed policies.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from train_model import architecture, is_language_model, parameters, parse_args
 
 from advisor.commands.apply import proposed_settings
 from advisor.commands.recommend import with_devices
@@ -29,53 +31,93 @@ from advisor.executor.script_imports import packages_of
 from advisor.executor.trials import Request, trials_of
 from advisor.probe.live.machine import probe_live
 from advisor.rules.catalog import RULES
-from advisor.rules.machine import Machine
 from advisor.rules.plan import Plan
 from advisor.rules.plan_name import strategy
 from advisor.rules.proposals import HALF_WEIGHTS
 from advisor.rules.script_plan import script_plan
-from advisor.rules.strategies import Group, shapes
-from advisor.rules.trial import Calibrated
+from advisor.rules.trial import Calibrated, Purpose, Trial
 
 SCRIPT = str(Path(__file__).with_name("train_model.py"))
 STEPS = 15
 LIMIT = 90.0  # seconds of one run
+MEMORY = ("peak_allocated", "device_used")
 BUCKETS_MB = (None, 5.0, 100.0)
 POLICIES = {"always DDP": "DDP", "always FSDP": "FSDP"}
 
 
-def grid(machine: Machine, own: Plan, allow: Sequence[str]) -> Iterator[Plan]:
-    """Yield every plan of the script's batches: buckets of DDP, each way to shard, recomputed or not."""
+def grid(own: Plan, allow: Sequence[str]) -> Iterator[Plan]:
+    """Yield every plan of the script's batches: buckets of DDP, each size of shards, recomputed or not."""
     precisions = ("bf16-autocast", "bf16-params") if HALF_WEIGHTS in allow else ("bf16-autocast",)
+    sizes = [size for size in range(2, own.ranks + 1) if own.ranks % size == 0]
     for recomputed in ("none", "full"):
         for cap in BUCKETS_MB:
             yield replace(own, activation_checkpointing=recomputed, bucket_cap_mb=cap)
-        for shape in shapes(machine, Group(own.gpus, 1), offload=False):
-            if shape.strategy in ("fsdp", "hsdp") and shape.sync_each_micro_batch:
-                fields = {name: getattr(shape, name) for name in ("strategy", "shard_size", "reshard_after_forward")}
-                for precision in precisions:
-                    yield replace(own, activation_checkpointing=recomputed, precision=precision, **fields)
+        for size, reshard, precision in itertools.product(reversed(sizes), (True, False), precisions):
+            yield replace(
+                own,
+                strategy="fsdp" if size == own.ranks else "hsdp",
+                shard_size=size,
+                reshard_after_forward=reshard,
+                activation_checkpointing=recomputed,
+                precision=precision,
+            )
 
 
-def measure(task: Task, plans: Sequence[Plan], folder: Path, rounds: int) -> list[list[float]]:
-    """Return the medians of each plan's runs; none of a plan that did not run to its end."""
+def measure(task: Task, plans: Sequence[Plan], folder: Path, rounds: int) -> list[list[Trial]]:
+    """Return each plan's runs, and last those of the script's own plan without communication.
+
+    A plan that did not run to its end has one run.
+    """
     arguments = task.arguments
 
     def launch(plan: Plan, place: RunFolder) -> Launch:
         return plan_launch(plan, SCRIPT, arguments, place, machine=task.machine, facts=task.facts)
 
-    medians: list[list[float]] = [[] for _ in plans]
+    wanted: list[tuple[Plan, Purpose]] = [*((plan, "candidate") for plan in plans), (plans[0], "no-communication")]
+    runs: list[list[Trial]] = [[] for _ in wanted]
     with trials_of(SCRIPT, arguments, folder, launch(plans[0], RunFolder(folder))) as trials:
         trials.preload(packages_of(SCRIPT))
-        for turn in range(rounds):
-            for index, plan in enumerate(plans):
-                if turn and not medians[index]:
-                    continue
-                request = Request(plan=plan, purpose="candidate", steps=STEPS, limit=LIMIT, env={})
-                trial, _ = trials.run(request, launch)
-                if trial.outcome == "measured":
-                    medians[index].append(statistics.median(trial.steps))
-    return medians
+        for _ in range(rounds):
+            for (plan, purpose), before in zip(wanted, runs, strict=True):
+                if all(trial.outcome == "measured" for trial in before):
+                    request = Request(plan=plan, purpose=purpose, steps=STEPS, limit=LIMIT, env={})
+                    before.append(trials.run(request, launch)[0])
+    return runs
+
+
+def medians_of(runs: Sequence[Trial]) -> list[float]:
+    return [statistics.median(trial.steps) for trial in runs if trial.outcome == "measured"]
+
+
+def step_row(words: Sequence[str], plan: Plan, runs: Sequence[Trial]) -> dict[str, Any]:
+    """Return a row in the format of benchmarks/data/h200x2-steps.jsonl."""
+    args = parse_args(words)
+    medians, steps = medians_of(runs), sorted(step for trial in runs for step in trial.steps)
+    alone = runs[0].purpose == "no-communication"
+    options = {
+        "bucket": plan.bucket_cap_mb,
+        "shard": plan.shard_size if plan.strategy == "hsdp" else None,
+        "reshard": None if plan.reshard_after_forward else 0,
+        "ckpt": None if plan.activation_checkpointing == "none" else 1,
+        "accum": args.accumulate if args.accumulate > 1 else None,
+    }
+    row: dict[str, Any] = {
+        "kind": "step" if medians else "oom" if runs[0].outcome == "out-of-memory" else "failed",
+        "gpus": plan.ranks,
+        "model": args.model,
+        "micro_batch": args.batch,
+        "seq": args.seq if is_language_model(args.model) else None,
+        "strategy": "none" if alone else plan.strategy,
+        "options": {name: f"{value:g}" for name, value in options.items() if value is not None and not alone},
+        "precision": plan.precision if args.bf16 else "fp32",
+        "arch": architecture(args.model, args.seq),
+        "params": parameters(args.model, args.seq),
+    }
+    if medians:
+        row |= {"step_ms": 1e3 * statistics.median(medians), "step_ms_all": [round(1e3 * step, 3) for step in steps]}
+    if not alone:
+        row |= {name: max(found) for name in MEMORY if (found := [m for t in runs if (m := getattr(t, name))])}
+    return {name: value for name, value in row.items() if value is not None}
 
 
 def regret(chosen: Plan, plans: Sequence[Plan], medians: Sequence[Sequence[float]]) -> float | None:
@@ -93,19 +135,22 @@ def name(plan: Plan) -> str:
 
 def rows_of(task: Task, own: Plan, rounds: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Measure one model; return a row for each plan, and that of the pick."""
-    plans = list(grid(task.machine, own, task.allow))
+    plans = list(grid(own, task.allow))
     with tempfile.TemporaryDirectory() as folder:
         picked: Calibrated = calibrate(own, task, Path(folder) / "pick")
         if all(name(plan) != name(picked.plan) for plan in plans):
             plans.append(picked.plan)  # with a setting that the grid has not
-        medians = measure(task, plans, Path(folder) / "grid", rounds)
-    model = " ".join(task.arguments)
+        *runs, alone = measure(task, plans, Path(folder) / "grid", rounds)
+    medians = [medians_of(trials) for trials in runs]
     every = [
-        {"model": model, "plan": name(plan), "medians": [round(one, 6) for one in runs]}
-        for plan, runs in zip(plans, medians, strict=True)
+        step_row(task.arguments, plan, trials) | {"plan": name(plan), "medians": [round(one, 6) for one in found]}
+        for plan, trials, found in zip(plans, runs, medians, strict=True)
     ]
+    every.append(step_row(task.arguments, own, alone))
     found = {
-        "model": model,
+        "kind": "pick",
+        "gpus": own.ranks,
+        "model": " ".join(task.arguments),
         "picked": name(picked.plan),
         "why": picked.why,
         "trials": len(picked.trials),

@@ -39,10 +39,14 @@ SEQ = {"bert": 512}  # tokens, where a row has none: by the first part of the mo
 COMMUNICATOR = {"nvlink": 870e6, "shm": 390e6, "socket": 390e6}  # bytes; also rows of strategy `none` had one
 
 
+# Measured collectives by transport, settings and GPUs.
+Collectives = dict[tuple[str, tuple[str, ...], int], dict[Op, Collective]]
+
+
 class Row(NamedTuple):
     """One measured step and what it was of."""
 
-    group: tuple[Any, ...]  # rows that may be compared: transport, settings, model, micro-batch, accumulation
+    group: tuple[Any, ...]  # rows that may be compared: transport, settings, model, micro-batch, accumulation, GPUs
     label: str
     machine: Machine
     job: Job
@@ -62,8 +66,8 @@ class Row(NamedTuple):
         return found.predict(self.plan, found.memory(self.plan))
 
 
-def read(paths: Iterable[str]) -> tuple[list[Row], dict[tuple[str, tuple[str, ...]], dict[Op, Collective]]]:
-    """Return the steps of all files, and the measured collectives by transport and settings."""
+def read(paths: Iterable[str]) -> tuple[list[Row], Collectives]:
+    """Return the steps of all files, and the measured collectives."""
     rows: list[Row] = []
     points: dict[Any, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for path in map(Path, paths):
@@ -73,26 +77,24 @@ def read(paths: Iterable[str]) -> tuple[list[Row], dict[tuple[str, tuple[str, ..
         for line in filter(str.strip, path.read_text().splitlines()):
             entry = json.loads(line)
             if entry["kind"] == "comm" and entry["op"] in OPS:
-                key = (entry["transport"], tuple(sorted(entry.get("env", ()))), entry["op"])
-                points[key][entry["bytes"]].append(entry["us"] * 1e-6)
+                key = (entry["transport"], tuple(sorted(entry.get("env", ()))), entry.get("gpus", 2))
+                points[key, entry["op"]][entry["bytes"]].append(entry["us"] * 1e-6)
             elif entry["kind"] in ("step", "oom"):
                 rows.append(_h200(entry))
-    collectives: dict[tuple[str, tuple[str, ...]], dict[Op, Collective]] = defaultdict(dict)
-    for (transport, env, op), sizes in points.items():
+    collectives: Collectives = defaultdict(dict)
+    for (key, op), sizes in points.items():
         found = [(float(size), statistics.median(times)) for size, times in sizes.items()]
-        collectives[transport, env][op] = measured_collective(op, 2, found)
+        collectives[key][op] = measured_collective(op, key[2], found)
     return rows, {key: ops for key, ops in collectives.items() if len(ops) == len(OPS)}
 
 
-def calibration_of(
-    row: Row, rows: Sequence[Row], collectives: dict[tuple[str, tuple[str, ...]], dict[Op, Collective]]
-) -> Calibration:
+def calibration_of(row: Row, rows: Sequence[Row], collectives: Collectives) -> Calibration:
     """Return what the files measured for a row: the steps of its model without communication, and its collectives."""
     transport, env, model, *_ = row.group
     floors = [other for other in rows if other.floor and other.seconds and other.group[2] == model]
     same = [other for other in floors if other.group[0] == transport] or floors
     gpus = tuple(gpu.id for gpu in row.machine.gpus)
-    measured = collectives.get((transport, env), {})
+    measured = collectives.get((transport, env, len(gpus)), {})
     return Calibration(
         floors=tuple(Floor(micro_batch=o.plan.samples, seconds=o.seconds or 0.0) for o in same),
         groups=(MeasuredGroup(gpus=gpus, nodes=row.machine.nodes, collectives=measured),) if measured else (),
@@ -103,20 +105,21 @@ def _h200(entry: dict[str, Any]) -> Row:
     options = entry["options"]
     accumulation = int(options.get("accum", 1))
     strategy = entry["strategy"]
-    alone, sharded = strategy == "none", strategy == "fsdp"
-    gpus = ("GPU0",) if alone else ("GPU0", "GPU1")
+    alone, sharded = strategy == "none", strategy in ("fsdp", "hsdp")
+    there = entry.get("gpus", 2)
+    gpus = tuple(f"GPU{i}" for i in range(1 if alone else there))
     env = tuple(sorted(entry.get("env", ())))
     job = _job(entry, len(gpus) * accumulation * entry["micro_batch"])
     plan = Plan(
         gpus=gpus,
-        strategy="single" if alone else "fsdp" if sharded else "ddp",
-        shard_size=2 if sharded else 1,
+        strategy="single" if alone else strategy,
+        shard_size=int(options.get("shard", there)) if sharded else 1,
         reshard_after_forward=options.get("reshard") != "0",
         micro_batch=entry["micro_batch"],
         accumulation=accumulation,
         sync_each_micro_batch=options.get("nosync") == "0",
         global_batch=job.global_batch,
-        precision="bf16-params" if sharded else "bf16-autocast",
+        precision=entry.get("precision", "bf16-params" if sharded else "bf16-autocast"),
         activation_checkpointing="full" if options.get("ckpt") == "1" else "none",
         gradient_dtype="bf16" if options.get("rd") == "16" or options.get("hook") == "bf16" else "fp32",
         bucket_cap_mb=float(options.get("bucket", 25)),
@@ -125,9 +128,9 @@ def _h200(entry: dict[str, Any]) -> Row:
     transport = entry["transport"]
     words = " ".join([strategy, *(f"{name}={value}" for name, value in options.items()), *env])
     return Row(
-        group=(transport, env, entry["model"], entry["micro_batch"], accumulation),
+        group=(transport, env, entry["model"], entry["micro_batch"], accumulation, there),
         label=f"{transport:7}{entry['model']:14}{words}",
-        machine=_two_h200(transport, env),
+        machine=_h200s(there, transport, env),
         job=job,
         plan=plan,
         seconds=entry["step_ms"] / 1e3 if entry["kind"] == "step" else None,
@@ -139,16 +142,16 @@ def _h200(entry: dict[str, Any]) -> Row:
 
 
 @cache
-def _two_h200(transport: str, env: tuple[str, ...]) -> Machine:
+def _h200s(count: int, transport: str, env: tuple[str, ...]) -> Machine:
     model = gpu_model("H200")
     assert model is not None
     gpus = tuple(
         Gpu(id=f"GPU{i}", index=i, name=model.name, memory=model.memory, compute_capability=model.compute_capability)
-        for i in range(2)
+        for i in range(count)
     )
     links = tuple(Link(a=a.id, b=b.id, code="NV18", kind="nvlink") for a, b in combinations(gpus, 2))
     environment = TRANSPORT[transport] | dict(setting.split("=", 1) for setting in env)
-    host = Host(cpus=32, cpu_vendor="GenuineIntel", cpu_family=6, cpu_model_number=207)
+    host = Host(cpus=16 * count, cpu_vendor="GenuineIntel", cpu_family=6, cpu_model_number=207)
     return with_link_bandwidths(Machine(gpus=gpus, links=links, host=host, environment=environment))
 
 

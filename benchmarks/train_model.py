@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -36,30 +36,57 @@ class WithLoss(nn.Module):
         return cross_entropy(scores.flatten(0, -2).float(), targets.flatten())
 
 
-def build(name: str, seq: int) -> nn.Module:
+def is_language_model(name: str) -> bool:
+    return name.startswith(("gpt-", "llama-"))
+
+
+def architecture(name: str, seq: int) -> dict[str, int] | None:
+    """Return the sizes of a language model as rows of measurements name them."""
+    if not is_language_model(name):
+        return None
     family, _, sizes = name.partition("-")
-    if family not in ("gpt", "llama"):
+    layers, hidden = map(int, sizes.split("x"))
+    arch = {"layers": layers, "hidden": hidden, "heads": hidden // 64, "vocab": VOCAB, "seq": seq}
+    return arch if family == "gpt" else arch | {"kv_heads": hidden // 256, "ffn": hidden * 11 // 4}
+
+
+def builder(name: str, seq: int) -> Callable[[], nn.Module]:
+    """Import what the model needs, and return what builds it."""
+    arch = architecture(name, seq)
+    if arch is None:
         import torchvision
 
-        return WithLoss(torchvision.models.get_model(name))
-    layers, hidden = map(int, sizes.split("x"))
-    if family == "gpt":
+        return lambda: WithLoss(torchvision.models.get_model(name))
+    if name.startswith("gpt-"):
         sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
         from train_gpt import GPT
 
-        return GPT(VOCAB, seq, layers, hidden, hidden // 64)
+        return lambda: GPT(VOCAB, seq, arch["layers"], arch["hidden"], arch["heads"])
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    heads = {"num_hidden_layers": layers, "num_attention_heads": hidden // 64, "num_key_value_heads": hidden // 256}
-    config = LlamaConfig(vocab_size=VOCAB, hidden_size=hidden, intermediate_size=hidden * 11 // 4, **heads)
-    return WithLoss(LlamaForCausalLM(config))
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=arch["hidden"],
+        intermediate_size=arch["ffn"],
+        num_hidden_layers=arch["layers"],
+        num_attention_heads=arch["heads"],
+        num_key_value_heads=arch["kv_heads"],
+    )
+    return lambda: WithLoss(LlamaForCausalLM(config))
+
+
+def parameters(name: str, seq: int) -> int:
+    """Count a model's parameters without making them."""
+    with torch.device("meta"):
+        model = builder(name, seq)()
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def batches(args: argparse.Namespace, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches of this rank, other ones in each pass."""
     generator = torch.Generator().manual_seed(1000 + int(os.environ["RANK"]))
     while True:
-        if args.model.startswith(("gpt", "llama")):
+        if is_language_model(args.model):
             tokens = torch.randint(VOCAB, (args.batch, args.seq + 1), generator=generator)
             yield tokens[:, :-1].to(device), tokens[:, 1:].to(device)
         else:
@@ -67,7 +94,7 @@ def batches(args: argparse.Namespace, device: torch.device) -> Iterator[tuple[to
             yield images.to(device), torch.randint(1000, (args.batch,), generator=generator).to(device)
 
 
-def parse_args() -> argparse.Namespace:
+def parse_args(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a model on random data.")
     parser.add_argument("model")
     parser.add_argument("--batch", type=int, default=8)
@@ -78,13 +105,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--first-gpu", action="store_true", help='put all on "cuda:0"')
     parser.add_argument("--wait-for", type=Path, help="begin once this file is there, all imports done")
     parser.add_argument("--done", type=Path, help="make this file when training has ended")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def main() -> None:
     args = parse_args()
-    torch.manual_seed(0)
-    model = build(args.model, args.seq)
+    build = builder(args.model, args.seq)
     while args.wait_for and not args.wait_for.exists():
         time.sleep(0.02)
     device = torch.device("cpu")
@@ -92,7 +118,10 @@ def main() -> None:
         device = torch.device("cuda:0" if args.first_gpu else f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(device)
     dist.init_process_group(device_id=device if device.type == "cuda" else None)
-    model = DistributedDataParallel(model.to(device), device_ids=[device] if device.type == "cuda" else None)
+    torch.manual_seed(0)
+    with device:  # billions of weights take minutes on a CPU
+        model = build()
+    model = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     data = batches(args, device)
     losses = []
