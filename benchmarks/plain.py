@@ -3,14 +3,16 @@
     python benchmarks/plain.py fixtures/scripts/plain [--only NAME] [--strategies fsdp] [--page docs/plain-scripts.md]
 
 First the proof that `advisor apply` makes before a run, then whole runs, without dropout and with other random numbers
-inside a step matched with those of one process, as in the proof: else chance alone would make them differ. All
-processes are on the CPU.
+inside a step matched with those of one process, as in the proof: else chance alone would make them differ. With
+--device cuda a copy of each script is run whose tensors are made on the GPU (plain_on_gpu.py), without TF32.
 """
 
 import argparse
+import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -28,13 +30,16 @@ from advisor.executor.folder import RunFolder
 from advisor.executor.forked import FORKS, free_port
 from advisor.executor.launch import WORKER, plain_environment, plan_launch
 from advisor.executor.proof import Proof
-from advisor.executor.prove import prove
+from advisor.executor.prove import WITHOUT_TF32, prove
 from advisor.executor.refuse import refuse
 from advisor.executor.script import read_script
 from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Launcher, Plan, Strategy
 
+Device = Literal["cpu", "cuda"]
+
 RANK = Path(__file__).with_name("plain_rank.py")
+ON_GPU = Path(__file__).with_name("plain_on_gpu.py")
 SECONDS = 300.0  # of one whole run
 EQUAL = 1e-3  # relative difference of a weight or a printed number that counts as equal, after a whole training,
 BY_ROUNDING = 10.0  # or so many times the one between two runs of one process whose first weights are a rounding apart
@@ -93,8 +98,10 @@ class Row:
 class Forks:
     """Processes forked from one that has imported torch."""
 
-    def __init__(self) -> None:
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    def __init__(self, device: Device) -> None:
+        environment = os.environ | WITHOUT_TF32 | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        self._own_gpu = device == "cuda"
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # of the process that is forked from; a rank sees its own
         command = [sys.executable, "-P", str(FORKS)]
         self._process = subprocess.Popen(
             command,
@@ -114,6 +121,7 @@ class Forks:
         given = []
         for rank in range(ranks):
             number = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+            number |= {"LOCAL_RANK": 0, "CUDA_VISIBLE_DEVICES": rank} if self._own_gpu else {}
             world = {name: str(value) for name, value in number.items()} | {"MASTER_PORT": port, "GROUP_RANK": "0"}
             env = self._environment | world | {"MASTER_ADDR": "127.0.0.1"} | environment
             given.append({"environment": env, "out": str(folder / f"{rank}.out"), "err": str(folder / f"{rank}.err")})
@@ -137,11 +145,11 @@ class Forks:
         self._process.wait()
 
 
-def plan_of(ranks: int, strategy: Strategy) -> Plan:
-    launcher = Launcher(nproc_per_node=ranks, device="cpu", threads_per_rank=1)
+def plan_of(ranks: int, strategy: Strategy, device: Device) -> Plan:
+    launcher = Launcher(nproc_per_node=ranks, device=device, threads_per_rank=1)
     size = {"fsdp": ranks, "hsdp": 2}.get(strategy, 1)
     return Plan(
-        gpus=tuple(f"CPU{i}" for i in range(ranks)),
+        gpus=tuple(f"{'GPU' if device == 'cuda' else 'CPU'}{i}" for i in range(ranks)),
         strategy=strategy,
         shard_size=size,
         precision="fp32",
@@ -149,13 +157,31 @@ def plan_of(ranks: int, strategy: Strategy) -> Plan:
     )
 
 
-def judge(script: Path, strategies: Sequence[Strategy], most: int, forks: Forks, folder: Path) -> Row:
+def on_gpu(script: Path, folder: Path) -> Path:
+    """Copy a script with a first line that has its tensors made on the GPU; return the copy."""
+    shutil.copy(ON_GPU, folder)
+    text = script.read_text()
+    late = (node for node in ast.parse(text).body if not is_first(node))
+    line = next(late).lineno - 1
+    lines = text.splitlines()
+    copy = folder / script.name
+    copy.write_text("\n".join([*lines[:line], f"import {ON_GPU.stem}", *lines[line:]]) + "\n")
+    return copy
+
+
+def is_first(node: ast.stmt) -> bool:
+    """Say whether nothing may stand before a statement: a docstring, or an import from __future__."""
+    docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return docstring or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+
+
+def judge(script: Path, strategies: Sequence[Strategy], most: int, device: Device, forks: Forks, folder: Path) -> Row:
     """Prove, run and compare one script under each strategy, on `most` ranks at most."""
     row = Row(script.name)
     for strategy in strategies:
         ranks = [count for count in RANKS[strategy] if count <= most]
         if ranks:
-            row.under[strategy] = proved(script, plan_of(ranks[0], strategy), folder / strategy / "proof")
+            row.under[strategy] = proved(script, plan_of(ranks[0], strategy, device), folder / strategy / "proof")
     if all(one.refused is not None for one in row.under.values()):
         return row
     alone = forks.run(folder / "1", [str(script)], 1, {"PLAIN_ALONE": "1"})
@@ -168,7 +194,7 @@ def judge(script: Path, strategies: Sequence[Strategy], most: int, forks: Forks,
                 continue
             place = folder / strategy / str(count)
             try:
-                out = trained(script, plan_of(count, strategy), outcome.proof, forks, place)
+                out = trained(script, plan_of(count, strategy, device), outcome.proof, forks, place)
             except RuntimeError as error:
                 outcome.failed = f"on {count} ranks: {error}"
                 break
@@ -218,7 +244,9 @@ def differences(one: Path, other: Path) -> Iterator[float]:
             yield float("inf")
             return
         try:
-            mine, theirs = (list(tensors(torch.load(file, weights_only=False))) for file in (path, there))
+            mine, theirs = (
+                list(tensors(torch.load(file, map_location="cpu", weights_only=False))) for file in (path, there)
+            )
         except AttributeError:  # a model pickled whole, whose class is the script's
             continue
         if [one.shape for one in mine] != [one.shape for one in theirs]:
@@ -266,16 +294,20 @@ def main() -> int:
     parser.add_argument("--only", help="comma-separated names")
     parser.add_argument("--strategies", default=",".join(RANKS))
     parser.add_argument("--ranks", type=int, default=4, help="at most so many")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--page", type=Path, help="replace the table of this page")
     args = parser.parse_args()
     scripts = [path for given in args.folders for path in (sorted(given.glob("*.py")) if given.is_dir() else [given])]
     if args.only:
         scripts = [path for path in scripts if path.stem in args.only.split(",")]
-    forks, rows = Forks(), []
+    forks, rows = Forks(args.device), []
     with tempfile.TemporaryDirectory(prefix="plain-") as folder:
         for path in scripts:
             started = time.monotonic()
-            rows.append(judge(path.absolute(), args.strategies.split(","), args.ranks, forks, Path(folder) / path.stem))
+            place = Path(folder) / path.stem
+            place.mkdir()
+            script = on_gpu(path, place) if args.device == "cuda" else path.absolute()
+            rows.append(judge(script, args.strategies.split(","), args.ranks, args.device, forks, place))
             print(" | ".join(rows[-1].shown()), f"({time.monotonic() - started:.0f} s)", flush=True)
     forks.close()
     if args.page is not None:

@@ -14,7 +14,7 @@ def shared(environment: "os._Environ[str]", name: str, value: str) -> None:
     if name == "LOCAL_RANK":
         value = "0"
     elif name == "CUDA_VISIBLE_DEVICES":
-        value = value.partition(",")[0]
+        value = "0" if value else value
     elif name == "RANK":
         SET(environment, "NCCL_HOSTID", f"rank{value}")  # NCCL refuses two ranks of one host on one GPU
     SET(environment, name, value)

@@ -27,11 +27,12 @@ def steer(ranks: Ranks, functional: Any) -> None:
 def keep_out_of_graphs(dynamo: Any) -> None:
     """Have compiled models call these functions as they are: what ranks tell each other is no part of a graph."""
     functional = sys.modules["torch.nn.functional"]
+    refused = getattr(dynamo.exc, "IncorrectUsage", RuntimeError)  # torch 2.11 has an exception of its own for it
     for name in ("batch_norm", *MEANS):
         function = getattr(functional, name)
         function._torchdynamo_disable = True
         # What was changed before dynamo listed the functions of torch is one of these by its name.
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(refused):
             dynamo.disallow_in_graph(function)
 
 

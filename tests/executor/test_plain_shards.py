@@ -200,12 +200,19 @@ def test_a_sharded_plain_script_trains_as_in_one_process(scripts: Any, tmp_path:
 
 
 @pytest.mark.slow
-def test_the_parts_of_a_sharded_model_that_compares_samples_are_divided(scripts: Any, tmp_path: Path) -> None:
-    script = str(PLAIN / "clip.py")
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param("clip.py", "whole-inside", id="the parts of a model that compares samples"),
+        pytest.param("time_first.py", "whole-dim-1", id="the second dim, with states made from a weight"),
+    ],
+)
+def test_whole_batches_are_divided_under_sharding(scripts: Any, tmp_path: Path, name: str, way: str) -> None:
+    script = str(PLAIN / name)
 
     def launch(plan: Plan, place: RunFolder) -> Launch:
         return plan_launch(plan, script, (), place)
 
     proof = prove(scripts.plan(2, **FSDP), script, (), tmp_path / "proof", launch)
-    assert proof.loss == "whole-inside"
+    assert proof.loss == way
     assert proof.largest < proof.tolerance
