@@ -12,7 +12,6 @@ import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -100,7 +99,7 @@ class Forks:
 
     def __init__(self, device: Device) -> None:
         environment = os.environ | WITHOUT_TF32 | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-        self._own_gpu = device == "cuda"
+        self.device = device
         environment["CUDA_VISIBLE_DEVICES"] = ""  # of the process that is forked from; a rank sees its own
         command = [sys.executable, "-P", str(FORKS)]
         self._process = subprocess.Popen(
@@ -121,7 +120,7 @@ class Forks:
         given = []
         for rank in range(ranks):
             number = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-            number |= {"LOCAL_RANK": 0, "CUDA_VISIBLE_DEVICES": rank} if self._own_gpu else {}
+            number |= {"LOCAL_RANK": 0, "CUDA_VISIBLE_DEVICES": rank} if self.device == "cuda" else {}
             world = {name: str(value) for name, value in number.items()} | {"MASTER_PORT": port, "GROUP_RANK": "0"}
             env = self._environment | world | {"MASTER_ADDR": "127.0.0.1"} | environment
             given.append({"environment": env, "out": str(folder / f"{rank}.out"), "err": str(folder / f"{rank}.err")})
@@ -159,7 +158,6 @@ def plan_of(ranks: int, strategy: Strategy, device: Device) -> Plan:
 
 def on_gpu(script: Path, folder: Path) -> Path:
     """Copy a script with a first line that has its tensors made on the GPU; return the copy."""
-    shutil.copy(ON_GPU, folder)
     text = script.read_text()
     late = (node for node in ast.parse(text).body if not is_first(node))
     line = next(late).lineno - 1
@@ -175,13 +173,13 @@ def is_first(node: ast.stmt) -> bool:
     return docstring or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
 
 
-def judge(script: Path, strategies: Sequence[Strategy], most: int, device: Device, forks: Forks, folder: Path) -> Row:
+def judge(script: Path, strategies: Sequence[Strategy], most: int, forks: Forks, folder: Path) -> Row:
     """Prove, run and compare one script under each strategy, on `most` ranks at most."""
     row = Row(script.name)
     for strategy in strategies:
         ranks = [count for count in RANKS[strategy] if count <= most]
         if ranks:
-            row.under[strategy] = proved(script, plan_of(ranks[0], strategy, device), folder / strategy / "proof")
+            row.under[strategy] = proved(script, plan_of(ranks[0], strategy, forks.device), folder / strategy / "proof")
     if all(one.refused is not None for one in row.under.values()):
         return row
     alone = forks.run(folder / "1", [str(script)], 1, {"PLAIN_ALONE": "1"})
@@ -194,7 +192,7 @@ def judge(script: Path, strategies: Sequence[Strategy], most: int, device: Devic
                 continue
             place = folder / strategy / str(count)
             try:
-                out = trained(script, plan_of(count, strategy, device), outcome.proof, forks, place)
+                out = trained(script, plan_of(count, strategy, forks.device), outcome.proof, forks, place)
             except RuntimeError as error:
                 outcome.failed = f"on {count} ranks: {error}"
                 break
@@ -257,6 +255,10 @@ def differences(one: Path, other: Path) -> Iterator[float]:
                 yield float((a - b).abs().max() / a.abs().max().clamp(min=1e-2))
 
 
+def loaded(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=False)
+
+
 def tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.nn.Module):
         value = value.state_dict()
@@ -300,6 +302,8 @@ def main() -> int:
     scripts = [path for given in args.folders for path in (sorted(given.glob("*.py")) if given.is_dir() else [given])]
     if args.only:
         scripts = [path for path in scripts if path.stem in args.only.split(",")]
+    if args.device == "cuda":
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ON_GPU.parent), os.environ.get("PYTHONPATH"))))
     forks, rows = Forks(args.device), []
     with tempfile.TemporaryDirectory(prefix="plain-") as folder:
         for path in scripts:
@@ -307,7 +311,7 @@ def main() -> int:
             place = Path(folder) / path.stem
             place.mkdir()
             script = on_gpu(path, place) if args.device == "cuda" else path.absolute()
-            rows.append(judge(script, args.strategies.split(","), args.ranks, args.device, forks, place))
+            rows.append(judge(script, args.strategies.split(","), args.ranks, forks, place))
             print(" | ".join(rows[-1].shown()), f"({time.monotonic() - started:.0f} s)", flush=True)
     forks.close()
     if args.page is not None:

@@ -4,7 +4,6 @@ Both are trials, with the same data and the same random numbers; nothing of the 
 precision and compilation are off in both, so that small differences tell.
 """
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from advisor.executor.console import say
 from advisor.executor.folder import RunFolder
 from advisor.executor.launch import Launch, plain_environment
 from advisor.executor.own_modules import own_modules
-from advisor.executor.proof import WHOLE, Loss, Proof, difference, proof_of
+from advisor.executor.proof import HOW, WHOLE, Loss, Proof, difference, proof_of
 from advisor.executor.records import ProofStep, read_ranks
 from advisor.executor.refuse import SHARDED
 from advisor.executor.script_counts import counted
@@ -101,10 +100,14 @@ class Comparison:
     def by_calls(self) -> Proof | None:
         """Give ranks whole batches, and divide the calls of models; None where no way of that is equal."""
         for loss in WHOLE:
-            with contextlib.suppress(AdvisorError):
+            try:
                 many = self._steps(self._plan, loss)
-                if self._differs(many) is None:
-                    return proof_of(self._one, many, loss)
+                found = self._differs(many)
+            except AdvisorError as refusal:
+                found = str(refusal).partition("; ")[0]
+            if found is None:
+                return proof_of(self._one, many, loss)
+            say(f"not equal{HOW[loss]}: {found}")
         return None
 
     def by_slices(self) -> tuple[Proof, str]:

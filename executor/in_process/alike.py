@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from advisor.executor.in_process.fsdp_state import groups_of
 from advisor.executor.in_process.meet import the_store
 from advisor.executor.in_process.micro_batches import tensors
 
@@ -137,9 +138,7 @@ def data_ranks(model: Any) -> int:
     if (ranks := getattr(model, "dp_world_size", None)) is not None:  # DeepSpeed's engine
         return int(ranks)
     for part in model.modules():
-        state = part._get_fsdp_state() if hasattr(part, "_get_fsdp_state") else None
-        shards = getattr(state, "_fsdp_param_group", None)
-        if shards is not None:
+        for shards in groups_of(part):
             return int(shards.mesh_info.mesh.size())
     return 0
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from advisor.executor.in_process import sharded
 from advisor.executor.in_process.blocks import blocks, recompute
+from advisor.executor.in_process.fsdp_state import groups_of
 
 Call = Callable[..., Any]
 
@@ -106,7 +107,7 @@ def equalize(models: list[Any]) -> None:
 
     tensors = [tensor.detach() for model in models for tensor in [*model.parameters(), *model.buffers()]]
     tensors = [tensor for tensor in tensors if not tensor.is_meta and not hasattr(tensor, "placements")]
-    sums = torch.stack([tensor.double().sum().cpu() for tensor in tensors]) if tensors else torch.zeros(1)
+    sums = torch.stack([tensor.double().sum().cpu() for tensor in tensors]) if tensors else torch.zeros(1, device="cpu")
     everywhere: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everywhere, sums)
     for i, tensor in enumerate(tensors):
@@ -157,17 +158,16 @@ def wanted_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 def became_of(accelerator: Any, model: Any) -> dict[str, Any]:
     from torch.distributed._composable.checkpoint_activation import checkpoint
-    from torch.distributed.fsdp import FSDPModule
 
     parts = list(model.modules())
     weights = [weight for weight in model.parameters() if hasattr(weight, "device_mesh")]
     # The outermost module's own weights are kept in either case: it is needed again as the backward pass begins.
-    groups = [part._get_fsdp_state()._fsdp_param_group for part in parts[1:] if isinstance(part, FSDPModule)]
+    groups = [group for part in parts[1:] for group in groups_of(part)]
     return {
         "processes": accelerator.num_processes,
         "type": accelerator.distributed_type.value,
         "mesh": list(weights[0].device_mesh.shape) if weights else None,
-        "reshard_after_forward": any(group is not None and group._reshard_after_forward for group in groups),
+        "reshard_after_forward": any(group._reshard_after_forward for group in groups),
         "weights between steps": weights[0].to_local().device.type if weights else None,
         "recomputation": any(
             hasattr(part, "_checkpoint_wrapped_module") or checkpoint.state(part) is not None for part in parts

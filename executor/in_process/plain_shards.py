@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from advisor.executor.in_process import plain_doors, plain_whole, sharded, whole
+from advisor.executor.in_process import fsdp_state, plain_doors, plain_whole, sharded, whole
 from advisor.executor.in_process.drift import Gather
 from advisor.executor.in_process.plain_share import Ranks, place
 
@@ -76,7 +76,7 @@ class Shards:
             return parameters
         self._refuse(root, kept)
         names = self._sharding.shard(root, dist.group.WORLD, None, ignored=kept, at="the optimizer")
-        root.set_reduce_scatter_unused_params(True)  # slices of one batch may use other weights than another
+        fsdp_state.reduce_unused(root)  # slices of one batch may use other weights than another
         for part in (root, *map(root.get_submodule, names)):
             plain_whole.keep_face(part)
         root._get_fsdp_state()._lazy_init()  # else a block that is called first takes itself for the whole model
@@ -217,10 +217,9 @@ class Model:
     """One sharded model and what FSDP keeps of its parameters."""
 
     def __init__(self, root: Any, ranks: Ranks) -> None:
-        state = root._get_fsdp_state()
         self.root = weakref.ref(root)
         self._ranks = ranks
-        self._groups = [group for one in state._state_ctx.all_states for group in one._fsdp_param_groups]
+        self._groups = list(fsdp_state.all_groups(root))
         self.parts = [part for group in self._groups for part in group.fsdp_params]
         self._hooked: set[tuple[int, bool]] = set()  # parts that tell of their gradients, gathered and in shards
         self._reached: set[int] = set()  # parts that the pass gave gradients on this rank

@@ -89,7 +89,7 @@ class Ranks:
 
         if self.ranks == 1:
             return [values]
-        mine = torch.tensor(values, dtype=torch.float64)
+        mine = torch.tensor(values, dtype=torch.float64, device="cpu")  # the script may prefer another
         everyone = [torch.empty_like(mine) for _ in range(self.ranks)]
         dist.all_gather(everyone, mine, group=self.inner)
         return [one.tolist() for one in everyone]

@@ -34,7 +34,7 @@ def _pickled(module: Any, protocol: int) -> Any:
 
 
 def steer_tensors() -> None:
-    """Have numbers read from shards, and drawn into them, be those of the whole tensor; what a weight makes is whole."""
+    """Have numbers read from shards, drawn into them, and tensors made by weights, be those of the whole tensor."""
     import torch
     from torch.distributed.tensor import DTensor
 

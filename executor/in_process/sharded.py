@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
-from advisor.executor.in_process import hold, repoint, whole
+from advisor.executor.in_process import fsdp_state, hold, repoint, whole
 from advisor.executor.in_process.blocks import blocks, recompute
 from advisor.executor.in_process.meet import EVALUATION_SECONDS, Meetings, say
 
@@ -272,8 +272,8 @@ def wrap(sharding: Sharding, call: dict[str, Any]) -> None:
     recomputed = recompute(module, wanted) if wanted != "none" else 0
     with torch.accelerator.device_index(getattr(device, "index", None)):  # which the script may not have set
         names = sharding.shard(module, group, device)
-    if self.find_unused_parameters and hasattr(module, "set_reduce_scatter_unused_params"):
-        module.set_reduce_scatter_unused_params(True)
+    if self.find_unused_parameters:
+        fsdp_state.reduce_unused(module)
     type(module).__deepcopy__ = whole.copy_whole
     for block in names:
         type(module.get_submodule(block)).__deepcopy__ = whole.copy_whole

@@ -31,6 +31,7 @@ def gathered(value: Any) -> Any:
     """Return the whole of a sharded tensor, on every rank; a collective. In host memory where the GPU is too full."""
     import torch
 
+    value = value.detach()  # inside of an operation torch 2.11 can't gather what has gradients
     if value.device.type == "cpu" and value.device_mesh.device_type == "cuda" and not gathers_on_cpu():
         return value.to("cuda").full_tensor().cpu()  # a model that was moved to host memory, as for a checkpoint
     full = value.full_tensor()

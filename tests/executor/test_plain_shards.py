@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from advisor.executor.folder import RunFolder
 from advisor.executor.in_process import plain_recompute
+from advisor.executor.in_process.fsdp_state import reduce_unused
 from advisor.executor.in_process.plain_doors import _callable_parts, _holds_tensor, open_doors
 from advisor.executor.in_process.plain_shards import Model, undivided
 from advisor.executor.launch import Launch, plan_launch
@@ -113,7 +114,7 @@ def world() -> Iterator[None]:
 def sharded(world: None) -> tuple[Any, Model]:
     root = fully_shard(Loose(), mesh=init_device_mesh("cpu", (1,)))
     root._get_fsdp_state()._lazy_init()
-    root.set_reduce_scatter_unused_params(True)
+    reduce_unused(root)
     open_doors(root, compiled=False)
     model = Model(root, SimpleNamespace(factor=lambda: 0.5))
     return root, model
