@@ -25,5 +25,6 @@ def where_its_generator_is(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 torch.set_default_device("cuda")
 torch.empty(0)  # makes the list of functions that this is for, before they are others
+torch.utils.data.dataset.randperm = where_its_generator_is(torch.randperm)
 for name in DRAWS:
     setattr(torch, name, where_its_generator_is(getattr(torch, name)))

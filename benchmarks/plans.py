@@ -160,14 +160,14 @@ def main() -> None:
     parser.add_argument("seconds", type=float)
     parser.add_argument("rows", type=Path)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--models", help="comma-separated; else all")
+    parser.add_argument("--only", help="trials with one of these, comma-separated, in model and options")
     parser.add_argument("--overhead", type=int, metavar="N", help="only N pairs of `apply` and torchrun")
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
     small = not torch.cuda.is_available()
     waiting = trials(small) if args.overhead is None else pairs(small, args.overhead)
-    if args.models is not None:
-        waiting = [trial for trial in waiting if trial.model in args.models.split(",")]
+    if args.only is not None:
+        waiting = [one for one in waiting if any(name in f"{one.model} {one.options}" for name in args.only.split(","))]
     ahead = AHEAD if args.overhead is None else 0
     started: list[Running] = []
     ended: list[Running] = []

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import random
 import select
 import signal
 import socket
@@ -17,6 +18,7 @@ from advisor.rules.errors import AdvisorError
 
 FORKS = Path(__file__).parent / "bootstrap" / "forks.py"
 END_SECONDS = 15.0  # beyond the limit of a run, for the processes to be ended
+PORTS, TRIED_PORTS = 12_000, 20
 NO_TRIALS = "start without trials: --no-calibrate"
 
 
@@ -117,6 +119,16 @@ def forks(folder: Path, environment: Mapping[str, str], hint: str = NO_TRIALS) -
 
 
 def free_port() -> int:
+    """Return a port that nothing listens on, outside of those that the kernel gives to connections meanwhile."""
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = 32768  # Linux's own
+    below = range(max(1024, first - PORTS), first)
+    for port in random.sample(below, min(TRIED_PORTS, len(below))):
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

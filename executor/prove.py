@@ -15,7 +15,7 @@ from advisor.executor.console import say
 from advisor.executor.folder import RunFolder
 from advisor.executor.launch import Launch, plain_environment
 from advisor.executor.own_modules import own_modules
-from advisor.executor.proof import HOW, WHOLE, Loss, Proof, difference, proof_of
+from advisor.executor.proof import HOW, WHOLE, Loss, Proof, difference, proof_of, surely_equal
 from advisor.executor.records import ProofStep, read_ranks
 from advisor.executor.refuse import SHARDED
 from advisor.executor.script_counts import counted
@@ -128,7 +128,7 @@ class Comparison:
 
     def _differs(self, many: tuple[ProofStep, ...]) -> str | None:
         found = difference(self._one, many)
-        if found is None or difference(self._one[:1], many[:1]) is not None:
+        if found is not None or surely_equal(self._one, many):
             return found
         return difference(self._one, many, self._nudged)
 

@@ -1,8 +1,13 @@
 """What FSDP2 keeps of a sharded module, under the names that versions of PyTorch give it (2.11 and later)."""
 
 import functools
+import weakref
 from collections.abc import Iterator
 from typing import Any
+
+from advisor.executor.in_process import whole
+
+_groups_by_weight: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def groups_of(module: Any) -> list[Any]:
@@ -27,6 +32,32 @@ def reduce_unused(root: Any) -> None:
     for part in root.modules():
         for group in groups_of(part) if isinstance(part, FSDPModule) else ():
             group.post_backward = _filling(group, group.post_backward)
+
+
+def let_data_be_set(root: Any) -> None:
+    """Have `weight.data = other` of a sharded model take effect: FSDP gathers from memory that it knows by itself."""
+    from torch.distributed.tensor import DTensor
+
+    for part in root.modules():
+        for group in groups_of(part):
+            _groups_by_weight.update({id(one.sharded_param): group for one in group.fsdp_params})
+    if "data" not in vars(DTensor):
+        native: Any = DTensor.data
+        DTensor.data = property(native.__get__, functools.partial(_set_data, native))  # type: ignore[assignment]
+
+
+def _set_data(native: Any, tensor: Any, value: Any) -> None:
+    group = _groups_by_weight.get(id(tensor))
+    mine = [one for one in group.fsdp_params if one.sharded_param is tensor] if group is not None else []
+    data = whole.sharded_like(value, tensor) if mine else value
+    if not mine or not whole.is_sharded(data) or data.placements != tensor.placements:
+        native.__set__(tensor, value)
+        return
+    if group is not None and group.is_unsharded:
+        group.reshard()
+    tensor._local_tensor = data._local_tensor.detach()
+    for one in mine:
+        one.reset_sharded_param()
 
 
 def _groups(state: Any) -> list[Any]:

@@ -121,7 +121,7 @@ class Calls:
         taken.add((dim, without(shape, dim)))
         if tensor.requires_grad:
             return functions()[0](tensor, self._ranks, dim, share)
-        return tensor.narrow(dim, share.start, share.samples)
+        return tensor.narrow(dim, share.start, share.samples).contiguous()  # cuDNN wants states of RNNs like that
 
     def _put_together(self, share: Share, tensor: Any, place: Place) -> Any:
         if tensor.ndim == 0:

@@ -52,7 +52,7 @@ def nudge(module: Any, rounding: float | None = None) -> None:
         with torch.no_grad():
             for parameter in optimizer.param_groups[-1]["params"]:
                 by = ROUNDINGS * torch.finfo(parameter.dtype).eps if rounding is None else rounding
-                noise = torch.rand(parameter.shape, generator=generator) - 0.5
+                noise = torch.rand(parameter.shape, generator=generator, device="cpu") - 0.5
                 parameter.mul_((1 + by * noise.double()).to(parameter.device))
 
     module.Optimizer.add_param_group = added

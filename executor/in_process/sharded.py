@@ -69,6 +69,7 @@ class Sharding:
             parameter.__dict__.update(old[name].__dict__)  # marks that scripts set, `no_weight_decay` and the like
         pairs = [(old.pop(name), parameter) for name, parameter in new.items()]
         repoint.repoint(pairs, whole.shard_state, at)
+        fsdp_state.let_data_be_set(module)
         return list(found)
 
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from advisor.executor.folder import RunFolder
 from advisor.executor.in_process import plain_recompute
-from advisor.executor.in_process.fsdp_state import reduce_unused
+from advisor.executor.in_process.fsdp_state import let_data_be_set, reduce_unused
 from advisor.executor.in_process.plain_doors import _callable_parts, _holds_tensor, open_doors
 from advisor.executor.in_process.plain_shards import Model, undivided
 from advisor.executor.launch import Launch, plan_launch
@@ -159,6 +159,21 @@ def test_weights_are_in_shards_after_an_evaluation(sharded: tuple[Any, Model]) -
     with torch.no_grad():
         root.encode(torch.ones(2, 3))
     assert isinstance(root.first.weight, DTensor)
+
+
+def test_data_that_a_weight_is_given_is_what_is_gathered_and_the_old_can_be_given_back(
+    sharded: tuple[Any, Model],
+) -> None:
+    root, _ = sharded
+    let_data_be_set(root)
+    weight, x = root.first.weight, torch.ones(2, 3)
+    before, first = weight.data, root.encode(x).detach()
+    root.reshard()
+    weight.data = torch.zeros(3, 3)
+    assert torch.equal(root.encode(x), root.first.bias.expand(2, 3))
+    root.reshard()
+    weight.data = before
+    assert torch.equal(root.encode(x), first)
 
 
 def test_a_weight_that_the_loss_takes_itself_has_no_share(sharded: tuple[Any, Model]) -> None:
