@@ -236,7 +236,7 @@ def compared(one: Path, other: Path, out: str, other_out: str) -> tuple[float, f
 
 def differences(one: Path, other: Path) -> Iterator[float]:
     """Yield the relative differences of all saved tensors; infinity for a file or tensor that is missing."""
-    for path in sorted(one.rglob("*.pt*")):
+    for path in sorted([*one.rglob("*.pt*"), *one.rglob("*.ckpt")]):
         there = other / path.relative_to(one)
         if not there.exists():
             yield float("inf")

@@ -112,7 +112,7 @@ def _choose(session: Session, found: Calibrated, task: Task, links: Calibration)
     if own.ranks > 1:
         wanted = proposals(costs, task.machine, own, task.only, gradients=gradients, short_of_memory=short)
         wanted = [one for one in wanted if task.may_run(one.plan)]
-    tried, untried = race(session, own, wanted)
+    tried, untried = race(session, own, wanted, leaving=1 if task.settings(own, session.log) else 0)
     allowed = [one for one in tried if not task.only or one.strategy in task.only]
     if not session.timings(allowed):
         if task.only:
@@ -154,10 +154,14 @@ def _floor(session: Session, own: Plan) -> float | None:
     return min(median(trial.steps), best)  # traffic makes no step shorter, noise does
 
 
-def race(session: Session, own: Plan, wanted: Sequence[Proposal]) -> tuple[list[Plan], list[tuple[Proposal, str]]]:
+def race(
+    session: Session, own: Plan, wanted: Sequence[Proposal], leaving: int = 0
+) -> tuple[list[Plan], list[tuple[Proposal, str]]]:
     """Try each plan that may be the fastest once, then those that tie with it again, in turns.
 
-    Returns the plans that were tried, and the others with the reason.
+    So many trials are left for the settings that rules propose: where steps take seconds, buckets would use up the
+    budget, and a setting of the transport may change more. Returns the plans that were tried, and the others with the
+    reason.
     """
     tried, untried = [own], list[tuple[Proposal, str]]()
     for one in wanted:
@@ -165,7 +169,7 @@ def race(session: Session, own: Plan, wanted: Sequence[Proposal]) -> tuple[list[
         if one.predicted is not None and best is not None and one.predicted.step_seconds_range[0] > best:
             low, high = one.predicted.step_seconds_range
             untried.append((one, f"predicted {seconds(low)}-{seconds(high)}, {seconds(best)} were measured"))
-        elif session.again(one.plan, "candidate", best) is None:
+        elif session.again(one.plan, "candidate", best, leaving) is None:
             untried.append((one, "no time was left to try it"))
         else:
             tried.append(one.plan)
@@ -175,7 +179,7 @@ def race(session: Session, own: Plan, wanted: Sequence[Proposal]) -> tuple[list[
         if len(near) < 2:
             break
         for plan in near:
-            session.again(plan, "candidate", session.best(tried))
+            session.again(plan, "candidate", session.best(tried), leaving)
     return tried, untried
 
 

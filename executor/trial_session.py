@@ -18,6 +18,7 @@ from advisor.rules.plan_name import strategy
 from advisor.rules.trial import Purpose, Timing, Trial, timings
 
 LEAST_STEPS, MOST_STEPS = 5, 40  # measured in one trial
+LONG_STEP, LEAST_LONG_STEPS = 1.0, 3  # seconds; of such steps so few are enough
 MEASURED_SECONDS = 1.0  # in one trial, where a step is short
 SLOWER = 4.0  # times the best step: a plan that is so slow is stopped
 START_AGAIN = 2.0  # times the start of the first trial, before a plan counts as hanging
@@ -54,15 +55,16 @@ class Session:
             self._steps = WARM_UP_STEPS + steps_for(median(trial.steps))
         return trial
 
-    def again(self, plan: Plan, purpose: Purpose, best: float | None) -> Trial | None:
+    def again(self, plan: Plan, purpose: Purpose, best: float | None, leaving: int = 0) -> Trial | None:
         """Try a plan; None where too little of the budget is left.
 
-        `best` is the shortest step so far, in seconds; None: no plan has run to its end yet.
+        `best` is the shortest step so far, in seconds; None: no plan has run to its end yet. `leaving` is how many more
+        trials the budget must be enough for afterwards.
         """
-        start = self.done[0].start_seconds or 0.0
+        start = self.done[0].start_seconds or 0.0  # with the steps of the warm-up
         if best is None:
             limit = self.left * SHARE_OF_FIRST
-        elif start + self._steps * best > self.left:
+        elif (1 + leaving) * (start + (self._steps - WARM_UP_STEPS) * best) > self.left:
             return None
         else:
             limit = START_AGAIN * start + SLOWER * self._steps * best + SPARE_SECONDS
@@ -101,8 +103,9 @@ class Session:
 
 
 def steps_for(step: float) -> int:
-    """Return how many steps of that many seconds a trial measures."""
-    return min(max(int(MEASURED_SECONDS / step), LEAST_STEPS), MOST_STEPS)
+    """Return how many steps of that many seconds a trial measures; long ones differ little from each other."""
+    least = LEAST_STEPS if step < LONG_STEP else LEAST_LONG_STEPS
+    return min(max(int(MEASURED_SECONDS / step), least), MOST_STEPS)
 
 
 def _told(trial: Trial) -> str:

@@ -58,7 +58,7 @@ class Calls:
                 return self._whole(functools.partial(native, model), args, kwargs)
             whole = self._batch_of((args, kwargs))
             if whole < self._ranks.ranks:
-                return native(model, *args, **kwargs)
+                return self._undivided(functools.partial(native, model), args, kwargs, within=not whole)
             return self._divide(functools.partial(native, model), args, kwargs, whole)
 
         kind.__call__ = called
@@ -96,6 +96,14 @@ class Calls:
             return call(*args, **kwargs)
         finally:
             self._depth -= 1
+
+    def _undivided(self, call: Any, args: Any, kwargs: Any, within: bool) -> Any:
+        """Make a call whole; within it, calls of parts may be divided if it has no batch itself."""
+        inside, self._inside = self._inside, not within
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._inside = inside
 
     def _divide(self, call: Any, args: Any, kwargs: Any, whole: int) -> Any:
         share = split(whole, self._ranks.rank, self._ranks.ranks)

@@ -105,6 +105,26 @@ def recurrent() -> list[torch.Tensor]:
     return [loss, lstm.weight_hh_l0.grad]  # type: ignore[list-item]
 
 
+def one_sample() -> list[torch.Tensor]:
+    """Call a model with one sample, of which a part gets the steps first."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.out = nn.RNN(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+            _, state = self.rnn(x.transpose(0, 1), state)
+            return self.out(state[0])  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model = Reader()
+    loss = model(torch.randn(6, 5, 3), torch.zeros(1, 6, 4)).square().mean()
+    loss.backward()
+    alone = model(torch.randn(1, 5, 3), torch.zeros(1, 1, 4)).sum()
+    return [loss + alone, model.out.weight.grad]  # type: ignore[list-item]
+
+
 def uneven() -> list[torch.Tensor]:
     """Draw as many numbers as the slice has samples, which one rank has more of."""
 
@@ -123,7 +143,7 @@ def test_ranks_that_draw_other_numbers_in_a_call_say_so(tmp_path: Path) -> None:
     assert divided(tmp_path, uneven) == [1.0]
 
 
-@pytest.mark.parametrize("act", [contrastive, sharded, penalty, recurrent])
+@pytest.mark.parametrize("act", [contrastive, sharded, penalty, recurrent, one_sample])
 def test_losses_and_gradients_are_those_of_one_process(tmp_path: Path, act: Callable[[], list[torch.Tensor]]) -> None:
     for one, whole in zip(divided(tmp_path, act), act(), strict=True):
         torch.testing.assert_close(one, whole.detach())
