@@ -16,6 +16,10 @@ NO_BATCH = (
     "into torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=..., shuffle=True) and loop "
     "over it, calling model.train() before the loop; or train on one GPU: --gpus 1"
 )
+NO_CALL = (
+    "no call of a model before this backward pass{where} had a tensor with a sample for each rank, so every rank would "
+    "train on the same data: make larger batches, or train on one GPU: --gpus 1"
+)
 UNLIKE = (
     "the ranks draw different batches: what the sampler or the dataset draws at random must come from torch's, numpy's "
     "or python's global generator, or from one with a fixed seed; or train on one GPU: --gpus 1"
@@ -132,7 +136,8 @@ class Backward:
     def _passed_alone(self, loss: Any) -> None:
         """Go on after a pass that nothing was to be sent of; with several ranks it may not have reached parameters."""
         if self._ranks.ranks > 1:
-            raise RuntimeError(GRAPH if self._ranks.apart else NO_BATCH.format(where=place()))
+            no_batch = NO_CALL if self._ranks.calls else NO_BATCH
+            raise RuntimeError(GRAPH if self._ranks.apart else no_batch.format(where=place()))
         self.on_backward()
         if loss is not None:
             original = self._unhidden(loss)

@@ -12,7 +12,6 @@ from typing import Any
 from advisor.executor.in_process import whole
 
 DRAWS = ("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "log_normal_", "cauchy_", "geometric_")
-MAKES = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 READS = ("item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__format__")
 
 
@@ -34,14 +33,12 @@ def _pickled(module: Any, protocol: int) -> Any:
 
 
 def steer_tensors() -> None:
-    """Have numbers read from shards, drawn into them, and tensors made by weights, be those of the whole tensor."""
+    """Have numbers read from shards, and drawn into them, be those of the whole tensor."""
     import torch
     from torch.distributed.tensor import DTensor
 
     for name in READS:
         setattr(DTensor, name, _reading(getattr(DTensor, name)))
-    for name in MAKES:
-        setattr(DTensor, name, _making(getattr(DTensor, name)))
     dispatcher: Any = DTensor._op_dispatcher
     for name in DRAWS:
         packet = getattr(torch.ops.aten, name)
@@ -55,24 +52,6 @@ def _reading(read: Any) -> Any:
         return getattr(whole.gathered(tensor), read.__name__)(*args, **kwargs)
 
     return whole_read
-
-
-def _making(make: Any) -> Any:
-    """Have a weight make ordinary tensors: states, as in next(self.parameters()).new_zeros(layers, batch, hidden).
-
-    Of its own shape they are in shards like it, as optimizers need them.
-    """
-
-    @functools.wraps(make)
-    def made(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        import torch
-
-        if not isinstance(tensor, torch.nn.Parameter):
-            return make(tensor, *args, **kwargs)
-        found = getattr(tensor.detach().to_local(), make.__name__)(*args, **kwargs)
-        return make(tensor, *args, **kwargs) if found.shape == tensor.shape else found
-
-    return made
 
 
 def _drawn(op: Any, args: Any, kwargs: Any) -> Any:

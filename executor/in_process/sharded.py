@@ -33,13 +33,14 @@ class Sharding:
         self._prepared = False
 
     def prepare(self) -> None:
-        """Bring optimizers, torch.save and arithmetic with copies in line, once a model is sharded."""
+        """Bring optimizers, torch.save, arithmetic with copies and what weights make in line with a sharded model."""
         if self._prepared:
             return
         self._prepared = True
         whole.steer_optimizers(self.meetings.meet, sys.modules["torch.optim.optimizer"])
         whole.steer_save(self.meetings.meet, sys.modules["torch.serialization"])
         whole.let_copies_follow()
+        whole.let_weights_make_tensors()
 
     def shard(
         self, module: Any, group: Any, device: Any, ignored: Collection[Any] = (), at: str = repoint.WRAP

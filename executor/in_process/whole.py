@@ -18,6 +18,7 @@ ELEMENTWISE = (
     *("lerp.Scalar", "lerp_.Scalar", "lerp.Tensor", "lerp_.Tensor", "_foreach_lerp_.Scalar", "_foreach_copy_.default"),
     *("_foreach_add_.List", "_foreach_sub_.List", "_foreach_lerp_.ScalarList"),
 )
+MAKES = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 
 Meet = Callable[[str, str], None]
 
@@ -271,3 +272,27 @@ def let_copies_follow() -> None:
         op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
         if op is not None:
             handlers.setdefault(op, handle)
+
+
+def let_weights_make_tensors() -> None:
+    """Have a weight make ordinary tensors: states, as in next(self.parameters()).new_zeros(layers, batch, hidden).
+
+    Of its own shape they are in shards like it, as optimizers need them.
+    """
+    from torch.distributed.tensor import DTensor
+
+    for name in MAKES:
+        setattr(DTensor, name, _making(getattr(DTensor, name)))
+
+
+def _making(make: Any) -> Any:
+    @functools.wraps(make)
+    def made(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if not isinstance(tensor, torch.nn.Parameter):
+            return make(tensor, *args, **kwargs)
+        found = getattr(tensor.detach().to_local(), make.__name__)(*args, **kwargs)
+        return make(tensor, *args, **kwargs) if found.shape == tensor.shape else found
+
+    return made

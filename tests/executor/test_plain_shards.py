@@ -17,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from advisor.executor.folder import RunFolder
-from advisor.executor.in_process import plain_recompute
+from advisor.executor.in_process import plain_recompute, whole
 from advisor.executor.in_process.fsdp_state import let_data_be_set, reduce_unused
 from advisor.executor.in_process.plain_doors import _callable_parts, _holds_tensor, open_doors
 from advisor.executor.in_process.plain_shards import Model, undivided
@@ -174,6 +174,18 @@ def test_data_that_a_weight_is_given_is_what_is_gathered_and_the_old_can_be_give
     root.reshard()
     weight.data = before
     assert torch.equal(root.encode(x), first)
+
+
+def test_a_weight_makes_ordinary_tensors_but_those_of_its_own_shape(
+    sharded: tuple[Any, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in whole.MAKES:
+        monkeypatch.setattr(DTensor, name, getattr(DTensor, name))  # put back afterwards
+    whole.let_weights_make_tensors()
+    weight = sharded[0].first.weight
+    state = weight.new_zeros(2, 5)
+    assert (type(state), state.shape) == (torch.Tensor, (2, 5))
+    assert isinstance(weight.new_zeros(weight.shape), DTensor)
 
 
 def test_a_weight_that_the_loss_takes_itself_has_no_share(sharded: tuple[Any, Model]) -> None:
