@@ -290,7 +290,8 @@ def _making(make: Any) -> Any:
     def made(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        if not isinstance(tensor, torch.nn.Parameter):
+        is_weight = isinstance(tensor, torch.nn.Parameter)
+        if not is_weight:
             return make(tensor, *args, **kwargs)
         found = getattr(tensor.detach().to_local(), make.__name__)(*args, **kwargs)
         return make(tensor, *args, **kwargs) if found.shape == tensor.shape else found
