@@ -182,5 +182,6 @@ def test_work_of_all_or_of_one_rank_is_no_hang(scripts: Any, went_wrong: Any) ->
     result = went_wrong("computes", "4", hang_timeout=1.5)
     assert result.exit_code == 0
     assert scripts.report().fault is None
-    assert result.err.count("advisor: ") == 1
-    assert "rank 0 waited 2 s for others: rank 1 is busy" in result.err
+    told = [line for line in result.err.splitlines() if line.startswith("advisor: ")]
+    assert all(" for others: rank 1 is busy" in line for line in told)  # on a slow machine its imports count as well
+    assert any(line.startswith("advisor: rank 0 waited") and "in compute" in line for line in told)
