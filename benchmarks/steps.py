@@ -5,10 +5,12 @@ their fields), and the CSV files of A100 clusters that VIA-Research/vTrain publi
 """
 
 import json
+import os
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -74,8 +76,9 @@ def read(paths: Iterable[str]) -> tuple[list[Row], Collectives]:
         if path.suffix == ".csv":
             rows += map(_a100, runs(path))
             continue
-        for line in filter(str.strip, path.read_text().splitlines()):
-            entry = json.loads(line)
+        entries = [json.loads(line) for line in filter(str.strip, path.read_text().splitlines())]
+        _trace_together([entry for entry in entries if entry["kind"] in ("step", "oom") and not entry.get("arch")])
+        for entry in entries:
             if entry["kind"] == "comm" and entry["op"] in OPS:
                 key = (entry["transport"], tuple(sorted(entry.get("env", ()))), entry.get("gpus", 2))
                 points[key, entry["op"]][entry["bytes"]].append(entry["us"] * 1e-6)
@@ -162,7 +165,7 @@ def _job(entry: dict[str, Any], global_batch: int) -> Job:
     if arch:
         architecture, seq = _decoder(entry["model"], arch), arch["seq"]
     else:
-        seq = entry.get("seq") or next((n for name, n in SEQ.items() if entry["model"].startswith(name)), None)
+        seq = _tokens(entry)
         architecture, profiles = None, _profiles(entry["model"], seq)
         if not profiles:
             architecture, assumed = assume_architecture(params)
@@ -175,6 +178,17 @@ def _job(entry: dict[str, Any], global_batch: int) -> Job:
         global_batch=global_batch,
         profiles=profiles,
     )
+
+
+def _tokens(entry: dict[str, Any]) -> int | None:
+    return entry.get("seq") or next((n for name, n in SEQ.items() if entry["model"].startswith(name)), None)
+
+
+def _trace_together(entries: Sequence[dict[str, Any]]) -> None:
+    """Trace the models of rows, a process for each processor at a time: `_profiles` has them then."""
+    models = dict.fromkeys((entry["model"], _tokens(entry)) for entry in entries)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda model: _profiles(*model), models))
 
 
 def _decoder(name: str, arch: dict[str, Any]) -> Architecture:
