@@ -185,9 +185,9 @@ def _tokens(entry: dict[str, Any]) -> int | None:
 
 
 def _trace_together(entries: Sequence[dict[str, Any]]) -> None:
-    """Trace the models of rows, a process for each processor at a time: `_profiles` has them then."""
+    """Trace the models of rows, two processes for each processor at a time: `_profiles` has them then."""
     models = dict.fromkeys((entry["model"], _tokens(entry)) for entry in entries)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         list(pool.map(lambda model: _profiles(*model), models))
 
 
