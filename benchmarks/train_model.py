@@ -1,7 +1,8 @@
 """Train one of several models on random data under DistributedDataParallel, as many scripts do. For `plans.py`.
 
-train_model.py MODEL [options]: gpt-LAYERSxHIDDEN (that of examples/train_gpt.py), llama-LAYERSxHIDDEN (Transformers) or
-a name in torchvision.models. Prints one JSON object: losses over all ranks, seconds of a step, the weights' norms.
+train_model.py MODEL [options]: gpt-LAYERSxHIDDEN (that of examples/train_gpt.py), llama-LAYERSxHIDDEN (Transformers), a
+BERT, GPT-2 or Llama of zoo.py (bert_base with --seq 512) or a name in torchvision.models. Prints one JSON object:
+losses over all ranks, seconds of a step, the weights' norms.
 """
 
 import argparse
@@ -15,11 +16,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import zoo
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 VOCAB = 32_000
+DRAWN = 30_000  # the words that batches have: fewer than any model knows
 WARM_UP = 3  # steps that are not timed
 
 
@@ -37,12 +40,16 @@ class WithLoss(nn.Module):
 
 
 def is_language_model(name: str) -> bool:
-    return name.startswith(("gpt-", "llama-"))
+    return name.startswith(("gpt-", "llama-")) or in_zoo(name)
+
+
+def in_zoo(name: str) -> bool:
+    return tuple(name.partition("_")[::2]) in zoo.SIZES
 
 
 def architecture(name: str, seq: int) -> dict[str, int] | None:
-    """Return the sizes of a language model as rows of measurements name them."""
-    if not is_language_model(name):
+    """Return the sizes of a language model as rows of measurements name them; None where the name alone tells them."""
+    if not is_language_model(name) or in_zoo(name):
         return None
     family, _, sizes = name.partition("-")
     layers, hidden = map(int, sizes.split("x"))
@@ -53,6 +60,9 @@ def architecture(name: str, seq: int) -> dict[str, int] | None:
 def builder(name: str, seq: int) -> Callable[[], nn.Module]:
     """Import what the model needs, and return what builds it."""
     arch = architecture(name, seq)
+    if in_zoo(name):
+        build = getattr(zoo, name)
+        return lambda: WithLoss(build())
     if arch is None:
         import torchvision
 
@@ -87,7 +97,7 @@ def batches(args: argparse.Namespace, device: torch.device) -> Iterator[tuple[to
     generator = torch.Generator().manual_seed(1000 + int(os.environ["RANK"]))
     while True:
         if is_language_model(args.model):
-            tokens = torch.randint(VOCAB, (args.batch, args.seq + 1), generator=generator)
+            tokens = torch.randint(DRAWN, (args.batch, args.seq + 1), generator=generator)
             yield tokens[:, :-1].to(device), tokens[:, 1:].to(device)
         else:
             images = torch.rand(args.batch, 3, 224, 224, generator=generator)

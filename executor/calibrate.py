@@ -29,7 +29,7 @@ from advisor.rules.machine import Machine
 from advisor.rules.observed import Observed, plan_as_run
 from advisor.rules.plan import Plan, Predicted
 from advisor.rules.proposals import Proposal, costs_of, proposals
-from advisor.rules.trial import SURE, Calibrated, Timing, Tried, contenders, margin, settle
+from advisor.rules.trial import SURE, Calibrated, Timing, Tried, contenders, how_simple, margin, settle
 
 MOST_TRIALS = 4  # of one plan
 FLOAT = 4  # bytes
@@ -131,7 +131,7 @@ def _choose(session: Session, found: Calibrated, task: Task, links: Calibration)
         found,
         plan=chosen,
         predicted=_as_measured(session, chosen, rows[0].predicted),
-        why=_why(session, chosen, tried),
+        why=_why(session, chosen, tried, own),
         floor=floor,
         tried=tuple(rows),
     )
@@ -184,13 +184,17 @@ def race(
 
 
 def _compare(session: Session, without: Plan, with_it: Plan) -> bool:
-    """Try a setting and the plan without it in turns; say whether it was tried at all."""
-    for _ in range(MOST_TRIALS - 1):
+    """Try a setting and the plan without it in turns; say whether it was tried at all.
+
+    One that wins its first trial is tried once more, where there is time: it is kept for the whole run.
+    """
+    for turn in range(MOST_TRIALS - 1):
         best = session.best([without])
         if session.again(with_it, "setting", best) is None:
             break
         timings = session.timings([without, with_it])
-        if len(timings) < 2 or len(contenders(timings)) < 2:
+        near = contenders(timings) if len(timings) == 2 else [without]
+        if near == [without] or (near == [with_it] and turn > 0):
             break
         session.again(without, "candidate", best)
     return bool(session.of(with_it))
@@ -209,15 +213,18 @@ def _row(session: Session, plan: Plan, chosen: Plan, before: Sequence[Proposal])
     if failed is not None:
         return Tried(plan=plan, predicted=predicted, timing=None, verdict=f"{failed.outcome}: {failed.said}")
     own, best = session.timing(plan), session.timing(chosen)
-    return Tried(plan=plan, predicted=predicted, timing=own, verdict=_verdict(own, best, plan == chosen))
+    return Tried(plan=plan, predicted=predicted, timing=own, verdict=_verdict((plan, own), (chosen, best)))
 
 
-def _verdict(own: Timing, best: Timing, is_chosen: bool) -> str:
-    if is_chosen:
+def _verdict(one: tuple[Plan, Timing], chosen: tuple[Plan, Timing]) -> str:
+    (plan, own), (taken, best) = one, chosen
+    if plan == taken:
         return "chosen"
     difference = own.median / best.median - 1
     if abs(difference) <= margin(own, best):
-        return f"tie: {percent(difference, signed=True)} within the noise of {percent(margin(own, best))}, less simple"
+        # a setting that won against the plan without it may tie with a simpler plan
+        less_simple = ", less simple" if how_simple(plan) > how_simple(taken) else ""
+        return f"tie: {percent(difference, signed=True)} within the noise of {percent(margin(own, best))}{less_simple}"
     return f"{own.median / best.median:.2f}x the step time"
 
 
@@ -245,15 +252,18 @@ def _as_measured(session: Session, plan: Plan, predicted: Predicted | None) -> P
     )
 
 
-def _why(session: Session, chosen: Plan, tried: Sequence[Plan]) -> str:
+def _why(session: Session, chosen: Plan, tried: Sequence[Plan], own: Plan) -> str:
     mine = session.timing(chosen)
-    others = [known for plan, known in session.timings(tried) if plan != chosen]
     measured = f"{seconds(mine.median)} per step by {plural(mine.trials, 'trial')}"
+    others = [(plan, known) for plan, known in session.timings(tried) if plan != chosen]
     if not others:
         return f"{measured}; no other plan ran to its end" if len(tried) > 1 else f"{measured}; no other plan may win"
-    next_best = min(others, key=lambda known: known.median)
-    difference = next_best.median / mine.median - 1
-    if abs(difference) <= margin(mine, next_best):
+    without = [one for one in others if one[0] == replace(chosen, env=own.env)]
+    next_best = min((known for _, known in without or others), key=lambda known: known.median)
+    times = next_best.median / mine.median
+    if without:
+        return f"{measured}; without its NCCL settings it needs {seconds(next_best.median)}, {times:.2f} times as long"
+    if abs(times - 1) <= margin(mine, next_best):
         noise = percent(margin(mine, next_best))
         return f"{measured}; the next is as fast within the noise of {noise}, and this is the simpler one"
-    return f"{measured}; the next needs {seconds(next_best.median)}, {next_best.median / mine.median:.2f} times as long"
+    return f"{measured}; the next needs {seconds(next_best.median)}, {times:.2f} times as long"

@@ -120,7 +120,12 @@ def settle(timings: Sequence[tuple[Plan, Timing]]) -> Plan:
     """Return the plan to take: of those that the fastest does not beat by more than the noise, the simplest."""
     _, best = min(timings, key=lambda one: one[1].median)
     near = [one for one in timings if not is_faster(best, one[1])]
-    return min(near, key=lambda one: (len(one[0].env), demand(one[0]), simplicity(one[0]), one[1].median))[0]
+    return min(near, key=lambda one: (*how_simple(one[0]), one[1].median))[0]
+
+
+def how_simple(plan: Plan) -> tuple[int, float, tuple[int, ...]]:
+    """Order plans by what they set: variables, the strategy, its settings."""
+    return len(plan.env), demand(plan), simplicity(plan)
 
 
 def contenders(timings: Sequence[tuple[Plan, Timing]]) -> list[Plan]:

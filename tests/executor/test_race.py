@@ -1,36 +1,49 @@
-"""Which trials a budget is spent on, with trials whose lengths are given."""
+"""Which trials a budget is spent on and what is made of them, with trials whose lengths are given."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from advisor.executor import trial_session
-from advisor.executor.calibrate import race
+from advisor.executor import calibrate, trial_session
+from advisor.executor.calibrate import Task, race
 from advisor.executor.folder import RunFolder
 from advisor.executor.report import WARM_UP_STEPS
+from advisor.executor.script import read_script
 from advisor.executor.trial_session import Session
 from advisor.executor.trials import Request
+from advisor.rules.calibration import Calibration
+from advisor.rules.machine import Machine
 from advisor.rules.plan import Launcher, Plan
+from advisor.rules.plan_name import strategy
 from advisor.rules.proposals import Proposal
 from advisor.rules.trial import Trial
 
 OWN = Plan(gpus=("GPU0", "GPU1"), strategy="ddp", launcher=Launcher(nproc_per_node=2, device="cuda"))
 BUCKETS = [Proposal(plan=replace(OWN, bucket_cap_mb=cap), predicted=None) for cap in (5.0, 50.0, 100.0, 200.0)]
 START = 2.0  # seconds until a trial's first step
+THREADS = {"NCCL_SOCKET_NTHREADS": "4"}
 
 
 class Clock:
     """Trials that take what is given, by a clock of their own."""
 
-    def __init__(self, folder: Path, step: float) -> None:
+    forks = None
+
+    def __init__(self, folder: Path, step: float | Callable[[Request], float]) -> None:
         self.now, self._folder, self._step = 0.0, folder, step
 
+    def preload(self, _: Any) -> float:
+        return 0.0
+
     def run(self, request: Request, _: Any) -> tuple[Trial, RunFolder]:
-        warm = START + WARM_UP_STEPS * self._step
-        steps = (self._step,) * (request.steps - WARM_UP_STEPS)
+        step = self._step if isinstance(self._step, float) else self._step(request)
+        warm = START + WARM_UP_STEPS * step
+        steps = (step,) * (request.steps - WARM_UP_STEPS)
         self.now += warm + sum(steps)
         trial = Trial(
             plan=request.plan,
@@ -61,7 +74,7 @@ def test_long_steps_leave_time_for_a_setting_and_short_ones_are_all_tried(sessio
         tried, untried = race(long, OWN, BUCKETS, leaving)
         assert {reason for _, reason in untried} == {"no time was left to try it"}
         assert len(tried) == 4 - leaving
-        setting = replace(OWN, env={"NCCL_SOCKET_NTHREADS": "4"})
+        setting = replace(OWN, env=THREADS)
         assert (long.again(setting, "setting", 2.6) is not None) == bool(leaving)
         assert long.spent < 90
     tried, untried = race(sessions(0.05, 90.0), OWN, BUCKETS, leaving=1)
@@ -73,3 +86,40 @@ def test_long_steps_are_measured_less_often(sessions: Any) -> None:
     trial = session.again(BUCKETS[0].plan, "candidate", 2.6)
     assert len(session.done[0].steps) == 5
     assert len(trial.steps) == 3
+
+
+def test_a_setting_is_judged_by_the_plan_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ddp, fsdp, threads = map(itertools.cycle, ((0.17, 0.19), (0.166, 0.176), (0.157, 0.159)))
+
+    def step(request: Request) -> float:
+        if request.plan.strategy == "fsdp":
+            return 0.3 if request.plan.reshard_after_forward else next(fsdp)
+        return next(threads if request.plan.env else ddp)
+
+    clock = Clock(tmp_path, step)
+
+    @contextmanager
+    def trials_of(*_: Any) -> Iterator[Clock]:
+        yield clock
+
+    monkeypatch.setattr(trial_session.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(calibrate, "trials_of", trials_of)
+    monkeypatch.setattr(calibrate, "links_known", lambda *_: Calibration())
+    monkeypatch.setattr(calibrate, "plan_launch", lambda *_, **__: None)
+    script = tmp_path / "train.py"
+    script.write_text("")
+    task = Task(
+        machine=Machine(),
+        script=str(script),
+        arguments=(),
+        facts=read_script(str(script)),
+        budget=120.0,
+        settings=lambda plan, log: [THREADS],
+        may_run=lambda _: True,
+    )
+    found = calibrate.calibrate(OWN, task, tmp_path)
+    assert found.plan == replace(OWN, env=THREADS)
+    assert found.why.endswith("by 3 trials; without its NCCL settings it needs 180 ms, 1.15 times as long")
+    verdicts = {strategy(row.plan): row.verdict for row in found.tried if row.plan != found.plan}
+    assert verdicts["DDP"] == "1.15x the step time"
+    assert [trial.plan for trial in found.trials if trial.purpose == "setting"] == [found.plan] * 3
