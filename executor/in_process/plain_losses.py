@@ -1,6 +1,6 @@
 """Functions of torch whose result for a batch is not the mean of those for its slices, computed over all ranks.
 
-Batch normalisation in training, and losses that are means over what is not ignored, or over class weights.
+Losses that are means over what is not ignored, or over class weights; batch normalisation is plain_norm's.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from advisor.executor.in_process.plain_norm import normalised
 from advisor.executor.in_process.plain_share import Ranks
 
 MEANS = ("cross_entropy", "nll_loss")
@@ -66,44 +67,3 @@ def averaged(ranks: Ranks, loss: Callable[..., Any]) -> Callable[..., Any]:
         return loss(*call.args, **call.kwargs) / (total * (share or 1.0)).to(given["input"].dtype)
 
     return mean
-
-
-def normalised(ranks: Ranks, batch_norm: Callable[..., Any]) -> Callable[..., Any]:
-    """Normalise by the statistics of the whole batch."""
-
-    @functools.wraps(batch_norm)
-    def synchronised(  # noqa: PLR0917 - as torch has it
-        input: Any,
-        running_mean: Any = None,
-        running_var: Any = None,
-        weight: Any = None,
-        bias: Any = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Any:
-        import torch
-
-        if not training or ranks.ranks == 1 or ranks.share is None:
-            return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-        dims = [0, *range(2, input.ndim)]
-        shape = [1, -1, *[1] * (input.ndim - 2)]
-        kind = torch.promote_types(input.dtype, torch.float32)
-        values = input.to(kind)
-        own = float(ranks.share.counts)
-        count = ranks.total(torch.tensor(own * values.numel() / values.shape[1], dtype=kind, device=input.device))
-        mean = ranks.total(values.sum(dims) * own) / count
-        centred = values - mean.view(shape)
-        variance = ranks.total(centred.square().sum(dims) * own) / count
-        out = centred * torch.rsqrt(variance + eps).view(shape)
-        if weight is not None:
-            out = out * weight.view(shape)
-        if bias is not None:
-            out = out + bias.view(shape)
-        with torch.no_grad():
-            for running, new in ((running_mean, mean), (running_var, variance * (count / (count - 1).clamp(min=1)))):
-                if running is not None:
-                    running.lerp_(new.to(running.dtype), momentum)
-        return out.to(input.dtype)
-
-    return synchronised
