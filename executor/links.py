@@ -6,6 +6,7 @@ A round that hangs or fails is an answer with its reason; the other rounds are t
 import datetime
 import json
 import os
+import re
 import signal
 import tempfile
 import time
@@ -25,6 +26,7 @@ from advisor.rules.machine import Machine, Unknown
 from advisor.rules.measurements import Links, collective_of
 from advisor.rules.topology import islands
 
+EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b.*:")  # begins the last of a traceback
 PROGRAM = Path(__file__).parent / "bootstrap" / "links.py"
 SIZES = tuple(2**16 * 4**power for power in range(7))  # 64 KiB to 256 MiB
 CPU_SIZES = tuple(2**16 * 4**power for power in range(5))  # to 16 MiB
@@ -134,7 +136,8 @@ def _why(answer: Mapping[str, Any], logs: Path, limit: float) -> str:
     if -signal.SIGALRM in answer["statuses"]:
         return f"it hung: no answer within {ROUND_LIMIT:.0f} s"
     said = [line for log in sorted(logs.glob("*.err")) for line in log.read_text(errors="replace").splitlines()]
-    error = next((line for line in reversed(said) if "Error" in line), None)
+    # An error of CUDA has more lines, of advice, and one of them names an error too.
+    error = next((line for line in reversed(said) if EXCEPTION.match(line)), None)
     return error.strip() if error else "its processes ended without a word"
 
 

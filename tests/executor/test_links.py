@@ -96,11 +96,17 @@ def test_each_group_is_kept_under_the_names_that_plans_use(tmp_path: Path) -> No
 
 
 def test_a_group_that_fails_or_hangs_is_an_answer_and_the_others_are_measured(tmp_path: Path) -> None:
-    fail = {"all 4": "Traceback ...\nRuntimeError: NCCL error: unhandled system error\n", "across islands": ""}
+    cuda = "torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+    fail = {
+        "all 4": "Traceback ...\nRuntimeError: NCCL error: unhandled system error\n",
+        "across islands": "",
+        links.COPIES: f"Traceback ...\n{cuda}\nSearch for `cudaErrorDevicesUnavailable' in https://docs.nvidia.com\n",
+    }
     found = measure_links(pairs(), GPUS, FakeForks(tmp_path, fail), 60.0)  # type: ignore[arg-type]
     assert [group.gpus for group in found.groups] == [("GPU0", "GPU2"), ("GPU1", "GPU3")]
-    assert found.host_copies is not None
+    assert found.host_copies is None
     assert {one.what: one.why for one in found.failed} == {
+        links.COPIES: cuda,
         "all 4": "RuntimeError: NCCL error: unhandled system error",
         "across islands": "it hung: no answer within 15 s",
     }
