@@ -76,7 +76,7 @@ def trial(what: str, ranks: int, args: argparse.Namespace, model: str) -> dict[s
         lines = (Path(place) / "0.out").read_text().splitlines()
         if any(process.returncode for process in processes) or not lines:
             said = [line for rank in range(ranks) for line in (Path(place) / f"{rank}.err").read_text().splitlines()]
-            return row | {"failed": said[-1] if said else "it said nothing"}
+            return row | {"failed": next((line for line in reversed(said) if line.strip()), "it said nothing")}
         return row | json.loads(lines[-1]) | {"seconds": time.monotonic() - started}
 
 

@@ -235,9 +235,13 @@ def _as_measured(session: Session, plan: Plan, predicted: Predicted | None) -> P
     known = session.timing(plan)
     factor = known.median / predicted.step_seconds
     used = max((trial.device_used for trial in session.of(plan) if trial.device_used), default=None)
+    allocated = max((trial.peak_allocated for trial in session.of(plan) if trial.peak_allocated), default=None)
     memory = predicted.memory
-    if used is not None:  # what the model does not see is what a step keeps
-        memory = replace(memory, total=used, activations=max(0, memory.activations + used - memory.total))
+    if allocated is not None:  # what the model does not see of it is what a step keeps
+        activations = max(0, memory.activations + allocated - (memory.total - memory.context))
+        memory = replace(memory, activations=activations, total=allocated + memory.context)
+    if used is not None:
+        memory = replace(memory, total=used, context=max(0, memory.context + used - memory.total))
     low, high = (known.median * (1 + sign * SURE * known.noise) for sign in (-1, 1))
     return replace(
         predicted,

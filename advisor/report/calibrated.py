@@ -28,7 +28,7 @@ def trials_section(found: Calibrated) -> RenderableType:
         Column("predicted", "right"),
         Column("measured", "right"),
         Column("trials", "right"),
-        Column("verdict"),
+        Column("verdict", folds=True),
     ]
     rows = [_row(one) for one in found.tried]
     made = "" if found.recalled is None else f" on {found.recalled[:10]}, before an earlier run"

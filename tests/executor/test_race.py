@@ -16,17 +16,21 @@ from advisor.executor.report import WARM_UP_STEPS
 from advisor.executor.script import read_script
 from advisor.executor.trial_session import Session
 from advisor.executor.trials import Request
+from advisor.probe.load import load_machine
 from advisor.rules.calibration import Calibration
 from advisor.rules.machine import Machine
+from advisor.rules.observed import Observed
 from advisor.rules.plan import Launcher, Plan
 from advisor.rules.plan_name import strategy
 from advisor.rules.proposals import Proposal
-from advisor.rules.trial import Trial
+from advisor.rules.trial import Calibrated, Trial
 
 OWN = Plan(gpus=("GPU0", "GPU1"), strategy="ddp", launcher=Launcher(nproc_per_node=2, device="cuda"))
 BUCKETS = [Proposal(plan=replace(OWN, bucket_cap_mb=cap), predicted=None) for cap in (5.0, 50.0, 100.0, 200.0)]
+H200S = Path(__file__).parents[2] / "fixtures" / "machines" / "2xh200-nv18.json"
 START = 2.0  # seconds until a trial's first step
 THREADS = {"NCCL_SOCKET_NTHREADS": "4"}
+ALLOCATED, USED = 26_800_000_000, 30_000_000_000  # bytes
 
 
 class Clock:
@@ -52,6 +56,8 @@ class Clock:
             steps=steps,
             seconds=warm + sum(steps),
             start_seconds=warm,
+            peak_allocated=ALLOCATED,
+            device_used=USED,
         )
         return trial, RunFolder(self._folder)
 
@@ -88,7 +94,38 @@ def test_long_steps_are_measured_less_often(sessions: Any) -> None:
     assert len(trial.steps) == 3
 
 
-def test_a_setting_is_judged_by_the_plan_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calibrated]:
+    def run(step: Callable[[Request], float], machine: Machine, seen: Observed | None, settings: Any) -> Calibrated:
+        clock = Clock(tmp_path, step)
+
+        @contextmanager
+        def trials_of(*_: Any) -> Iterator[Clock]:
+            yield clock
+
+        monkeypatch.setattr(trial_session.time, "monotonic", lambda: clock.now)
+        monkeypatch.setattr(trial_session, "read_ranks", lambda _: [None])
+        monkeypatch.setattr(trial_session, "observed_of", lambda _: seen)
+        monkeypatch.setattr(calibrate, "trials_of", trials_of)
+        monkeypatch.setattr(calibrate, "links_known", lambda *_: Calibration())
+        monkeypatch.setattr(calibrate, "plan_launch", lambda *_, **__: None)
+        script = tmp_path / "train.py"
+        script.write_text("")
+        task = Task(
+            machine=machine,
+            script=str(script),
+            arguments=(),
+            facts=read_script(str(script)),
+            budget=120.0,
+            settings=lambda plan, log: settings,
+            may_run=lambda _: True,
+        )
+        return calibrate.calibrate(OWN, task, tmp_path)
+
+    return run
+
+
+def test_a_setting_is_judged_by_the_plan_without_it(calibrated: Callable[..., Calibrated]) -> None:
     ddp, fsdp, threads = map(itertools.cycle, ((0.17, 0.19), (0.166, 0.176), (0.157, 0.159)))
 
     def step(request: Request) -> float:
@@ -96,30 +133,22 @@ def test_a_setting_is_judged_by_the_plan_without_it(tmp_path: Path, monkeypatch:
             return 0.3 if request.plan.reshard_after_forward else next(fsdp)
         return next(threads if request.plan.env else ddp)
 
-    clock = Clock(tmp_path, step)
-
-    @contextmanager
-    def trials_of(*_: Any) -> Iterator[Clock]:
-        yield clock
-
-    monkeypatch.setattr(trial_session.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(calibrate, "trials_of", trials_of)
-    monkeypatch.setattr(calibrate, "links_known", lambda *_: Calibration())
-    monkeypatch.setattr(calibrate, "plan_launch", lambda *_, **__: None)
-    script = tmp_path / "train.py"
-    script.write_text("")
-    task = Task(
-        machine=Machine(),
-        script=str(script),
-        arguments=(),
-        facts=read_script(str(script)),
-        budget=120.0,
-        settings=lambda plan, log: [THREADS],
-        may_run=lambda _: True,
-    )
-    found = calibrate.calibrate(OWN, task, tmp_path)
+    found = calibrated(step, Machine(), None, [THREADS])
     assert found.plan == replace(OWN, env=THREADS)
     assert found.why.endswith("by 3 trials; without its NCCL settings it needs 180 ms, 1.15 times as long")
     verdicts = {strategy(row.plan): row.verdict for row in found.tried if row.plan != found.plan}
     assert verdicts["DDP"] == "1.15x the step time"
     assert [trial.plan for trial in found.trials if trial.purpose == "setting"] == [found.plan] * 3
+
+
+def test_memory_is_predicted_as_trials_had_it(calibrated: Callable[..., Calibrated]) -> None:
+    block = {"qkv": (3 * 64, 64), "out": (64, 64), "up": (4 * 64, 64), "down": (64, 4 * 64), "norm": (64,)}
+    shapes = {f"blocks.{i}.{name}.weight": shape for i in range(4) for name, shape in block.items()}
+    shapes |= {"embedding.weight": (1000, 64), "head.weight": (1000, 64)}
+    seen = Observed(parameters=shapes, trainable=330_000, inputs=((8, 128),))
+    found = calibrated(lambda _: 0.2, load_machine(str(H200S)), seen, [])
+    assert found.predicted is not None
+    memory = found.predicted.memory
+    assert (memory.total, memory.total - memory.context) == (USED, ALLOCATED)
+    parts = memory.parameters + memory.gradients + memory.optimizer + memory.activations + memory.logits
+    assert parts + memory.communication == pytest.approx(ALLOCATED, rel=1e-6)
