@@ -18,6 +18,10 @@ from advisor.rules.transport import mesh_speed
 
 ASSUMED_HOST_BANDWIDTH = 12e9  # bytes per second between GPU and host memory: PCIe generation 3 x16, the slowest common
 
+# Bytes per second of Adam on the host's processors, under CPU offload: 23 and 29e9 for each of two ranks with 16 cores
+# (two H200, docs/measured.md), and no more than the memory of a socket gives, 60-150e9, which its ranks share.
+HOST_ADAM_PER_RANK, HOST_ADAM_PER_SOCKET = 25e9, 100e9
+
 # Seconds that compute loses for each second of collectives beside it: NCCL's kernels take multiprocessors and memory
 # bandwidth, more of them the faster the links. Measured on the 125M GPT.
 OVERLAP_NVLINK, OVERLAP_HOST = 0.65, 0.3
@@ -57,6 +61,14 @@ class Costs:
         return found if correction is None or self.calibration.floors else corrected(found, correction)
 
     def _device(self, plan: Plan) -> Device:
+        """Return what computes a plan's steps: under CPU offload the host works as the optimizer."""
+        device = self._gpu(plan)
+        if not plan.cpu_offload:
+            return device
+        share = HOST_ADAM_PER_SOCKET * (self.machine.host.sockets or 1) / len(plan.gpus)
+        return replace(device, streaming=min(HOST_ADAM_PER_RANK, share))
+
+    def _gpu(self, plan: Plan) -> Device:
         """Return the device as its data sheet has it, or as slow as the measured step without communication was."""
         device = device_of(self.machine, plan.gpus[0], plan.precision)
         floor = self.calibration.floor(plan.samples)

@@ -22,7 +22,6 @@ MIB = 1024.0 * 1024.0
 DEFAULT_BUCKET_MIB, FIRST_BUCKET_MIB = 25.0, 1.0  # torch.nn.parallel.DistributedDataParallel, bucket_cap_mb=None
 PARTS = 4  # gradients of a block become ready in about as many pieces as it has large matrices
 OPTIMIZER_TRAFFIC = 28.0  # AdamW reads and writes fp32 weight, gradient and two moments: 7 x 4 bytes
-OFFLOAD_TRAFFIC_PER_RANK = 15e9  # bytes per second of CPU Adam: 60-150e9 per socket, shared by its ranks
 SMOOTH = 6  # of the maximum of device and host, which do not overlap perfectly
 
 
@@ -118,10 +117,9 @@ def work_of(job: Job, profile: Profile, plan: Plan, device: Device) -> Work:
     busy = sum(stage.forward + stage.backward for stage in stages)
     host = host_seconds(profile, plan, device)
     slowed = (1 + (host / busy) ** SMOOTH) ** (1 / SMOOTH) if busy else 1.0
-    bandwidth = OFFLOAD_TRAFFIC_PER_RANK if plan.cpu_offload else device.streaming
     return Work(
         stages=tuple(s._replace(forward=s.forward * slowed, backward=s.backward * slowed) for s in stages),
-        optimizer=OPTIMIZER_TRAFFIC * job.trainable_params / plan.shard_size / bandwidth,
+        optimizer=OPTIMIZER_TRAFFIC * job.trainable_params / plan.shard_size / device.streaming,
         bound=slowed ** (1 - SMOOTH),  # the derivative of the smooth maximum
     )
 

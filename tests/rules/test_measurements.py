@@ -160,16 +160,30 @@ def test_hybrid_sharding_takes_the_measured_island_and_the_group_across_islands(
     assert transfers(alone) == modelled
 
 
+OFFLOADED = Plan(
+    gpus=("GPU0", "GPU1", "GPU2", "GPU3"),
+    strategy="fsdp",
+    shard_size=4,
+    cpu_offload=True,
+    micro_batch=1,
+    global_batch=4,
+    precision="bf16-params",
+)
+
+
+def test_ranks_share_the_processors_that_cpu_offload_works_on(a10g_server: Machine, job: Jobs) -> None:
+    def adam(ranks: int, sockets: int | None) -> float:
+        gpus = tuple(replace(a10g_server.gpus[0], id=f"GPU{i}", index=i) for i in range(ranks))
+        server = replace(a10g_server, gpus=gpus, host=replace(a10g_server.host, sockets=sockets))
+        plan = replace(OFFLOADED, gpus=tuple(gpu.id for gpu in gpus), shard_size=ranks, global_batch=ranks)
+        return Costs(job(1.3e9, global_batch=ranks), server)._device(plan).streaming
+
+    assert adam(2, 1) == adam(4, 1) == adam(8, 2)  # bytes per second of one rank, which a socket has for four
+    assert adam(8, 1) == adam(8, None) == adam(4, 1) / 2
+
+
 def test_measured_copies_price_cpu_offload(a10g_server: Machine, job: Jobs) -> None:
-    plan = Plan(
-        gpus=("GPU0", "GPU1", "GPU2", "GPU3"),
-        strategy="fsdp",
-        shard_size=4,
-        cpu_offload=True,
-        micro_batch=1,
-        global_batch=4,
-        precision="bf16-params",
-    )
+    plan = OFFLOADED
     copies = HostCopies(to_gpu=1e9, from_gpu=3e9)
     found = Costs(job(1.3e9, global_batch=4), a10g_server, Calibration(host_copies=copies))._transfers(plan)
     assert found.host(3e9) == pytest.approx(2.0)  # a copy there takes 3 s, one back 1 s
