@@ -30,11 +30,13 @@ PATIENCE, START = 20.0, 60.0  # which may take so many times as long, and second
 WITHOUT_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}  # convolutions use it, of 10 bits; the libraries obey this before torch
 SUMS = 0.05  # how near the norms' ratio must be to the ranks, for a loss to be taken as a sum over samples
 BY_FORCE = "or start without this proof, at your own risk: --unchecked"
-SHARDS = "torch.Tensor and DTensor"  # torch's words for arithmetic between the two
-TAKEN_APART = (
-    "weights in shards (DTensor) meet whole tensors: the script takes a weight itself where the model is not being "
-    "called, or GradScaler has gradients of both kinds, since one weight can't be divided"
-)
+# What torch says of weights in shards, and what it means for a script.
+MEANINGS = {
+    "torch.Tensor and DTensor": "weights in shards (DTensor) meet whole tensors: the script takes a weight itself "
+    "where the model is not being called, or GradScaler has gradients of both kinds, since one weight can't be divided",
+    "storage of size 0": "a pass needs weights that are in shards again: they are whole while the model is called and "
+    "for one backward pass through it, not for derivatives of derivatives (autograd.grad with create_graph=True)",
+}
 WHY = (
     "the loss of a batch is not the mean of those of its slices (samples compared with one another, as in contrastive "
     "and triplet losses, or a mean over something else than samples), or a step depends on more than its batch"
@@ -142,7 +144,7 @@ class Comparison:
         where = "as it is" if plan.ranks == 1 else f"on {plan.ranks} ranks"
         hint = otherwise(self._plan)
         if trial.outcome in ("failed", "out-of-memory", "too-long", "wants-to-write"):
-            why = f"; {TAKEN_APART}" if SHARDS in (trial.said or "") else ""
+            why = "".join(f"; {meaning}" for words, meaning in MEANINGS.items() if words in (trial.said or ""))
             raise AdvisorError(f"{self._script} can't be trained {where}: {trial.said}{why}", hint)
         if not steps:
             made = f"{self._script} made no optimizer step in a trial {where}"

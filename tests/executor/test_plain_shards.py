@@ -23,6 +23,7 @@ from advisor.executor.in_process.plain_doors import _callable_parts, _holds_tens
 from advisor.executor.in_process.plain_shards import Model, undivided
 from advisor.executor.launch import Launch, plan_launch
 from advisor.executor.prove import in_full_precision, prove
+from advisor.rules.errors import AdvisorError
 from advisor.rules.plan import Plan
 
 PLAIN = Path(__file__).parents[2] / "fixtures" / "scripts" / "plain"
@@ -244,3 +245,39 @@ def test_whole_batches_are_divided_under_sharding(scripts: Any, tmp_path: Path, 
     proof = prove(scripts.plan(2, **FSDP), script, (), tmp_path / "proof", launch)
     assert proof.loss == way
     assert proof.largest < proof.tolerance
+
+
+PINN = """
+import torch
+
+torch.manual_seed(0)
+linear = torch.nn.Linear
+net = torch.nn.Sequential(linear(2, 24), torch.nn.Tanh(), linear(24, 24), torch.nn.Tanh(), linear(24, 1))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+x, t = torch.rand(32, 1, requires_grad=True), torch.rand(32, 1, requires_grad=True)
+
+
+def slope(u, of):
+    return torch.autograd.grad(u, of, torch.ones_like(u), create_graph=True)[0]
+
+
+for step in range(8):
+    optimizer.zero_grad()
+    u = net(torch.cat([x, t], 1))
+    loss = (slope(u, t) - slope(slope(u, x), x)).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_derivatives_of_derivatives_are_refused_under_sharding_in_words(scripts: Any, tmp_path: Path) -> None:
+    script = tmp_path / "pinn.py"
+    script.write_text(PINN)
+
+    def launch(plan: Plan, place: RunFolder) -> Launch:
+        return plan_launch(plan, str(script), (), place)
+
+    with pytest.raises(AdvisorError, match="create_graph=True") as refused:
+        prove(scripts.plan(2, **FSDP), str(script), (), tmp_path / "proof", launch)
+    assert "--only ddp" in str(refused.value.hint)
