@@ -63,7 +63,7 @@ def _over_ranks() -> Any:
             own = torch.cat([mean, spread, torch.full_like(mean[:1], samples)])
             every = torch.empty(ranks.ranks * len(own), dtype=own.dtype, device=own.device)
             dist.all_gather(list(every.chunk(ranks.ranks)), own, group=ranks.inner)
-            means, spreads, counts = every.view(ranks.ranks, -1).split([len(mean), len(mean), 1], dim=1)
+            means, spreads, counts = torch.split(every.view(ranks.ranks, -1), [len(mean), len(mean), 1], dim=1)
             counts = counts.flatten() if running_mean is None else counts.flatten().to(running_mean.dtype)
             mean, invstd = kernels.batch_norm_gather_stats_with_counts(
                 input, means, spreads, running_mean, running_var, momentum, eps, counts
