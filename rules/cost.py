@@ -19,7 +19,7 @@ from advisor.rules.transport import mesh_speed
 ASSUMED_HOST_BANDWIDTH = 12e9  # bytes per second between GPU and host memory: PCIe generation 3 x16, the slowest common
 
 # Bytes per second of Adam on the host's processors, under CPU offload: 23 and 29e9 for each of two ranks with 16 cores
-# (two H200, docs/measured.md), and no more than the memory of a socket gives, 60-150e9, which its ranks share.
+# (two H200, docs/measured.md), and no more than the memory of a socket gives, which its ranks share: 60-150e9, assumed.
 HOST_ADAM_PER_RANK, HOST_ADAM_PER_SOCKET = 25e9, 100e9
 
 # Seconds that compute loses for each second of collectives beside it: NCCL's kernels take multiprocessors and memory
